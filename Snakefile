@@ -1,0 +1,33 @@
+"""Takeback: kill a training run, resume it, and prove with bits that nothing was lost.
+
+    snakemake --cores 8                    the default experiment, kill_resume
+    snakemake --cores 8 NAME               the experiment in experiments/NAME.yaml
+    snakemake -n                           what would run
+
+Data flows down this page: YAML → cells and legs → evidence → verdicts → figures → page → check.
+"""
+
+from snakemake.utils import min_version
+
+min_version("9.19")
+
+
+report: "workflow/report/workflow.rst"
+
+
+include: "workflow/rules/matrix.smk"
+
+
+rule all:
+    localrule: True
+    input:
+        "results/kill_resume/checked.txt",
+
+
+include: "workflow/rules/train.smk"
+include: "workflow/rules/verdicts.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/provenance.smk"
+include: "workflow/rules/report.smk"
+include: "workflow/rules/check.smk"
+include: "workflow/rules/progress.smk"

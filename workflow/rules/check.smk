@@ -1,0 +1,33 @@
+"""Goes red last.
+
+Needs: the page and everything before it.
+Makes: checked.txt, and one target a file in experiments/, named like it.
+Exit status 1 if a verdict, a first step or a first state came out otherwise than predicted.
+"""
+
+
+rule check:
+    localrule: True
+    input:
+        "results/{experiment}/verdicts.parquet",
+        "results/{experiment}/report.html",
+    output:
+        "results/{experiment}/checked.txt",
+    log:
+        "results/{experiment}/logs/check.log",
+    message:
+        "check the verdicts of {wildcards.experiment} against the predictions"
+    # The summary is for the terminal; the log keeps a copy.
+    shell:
+        "python -m takeback check {wildcards.experiment} --results results 2>&1 | tee {log}; "
+        "cp {log} {output}"
+
+
+for name in EXPERIMENTS:
+
+    rule:
+        name:
+            name
+        localrule: True
+        input:
+            f"results/{name}/checked.txt",

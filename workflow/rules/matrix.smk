@@ -1,0 +1,82 @@
+"""Reads the experiments; makes no files.
+
+Needs: experiments/*.yaml (another folder: --config experiments=FOLDER).
+Makes: EXPERIMENTS, name → Experiment; LEGS, id → Leg; the functions that the rules ask for their files.
+
+A mistake in an experiment ends here, in one line, before any job.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(workflow.basedir)
+TAKEBACK = f"exec python -m takeback"
+
+
+def stop(message):
+    """One line and out, where an exception would print a page."""
+    print(f"takeback: {message}", file=sys.stderr)
+    sys.exit(1)
+
+
+try:
+    import takeback
+    from takeback import experiment as experiments, sources
+except ModuleNotFoundError as error:
+    stop(f"{error.name} is not installed; run: python -m pip install -r envs/cpu.txt")
+if not Path(takeback.__file__).is_relative_to(ROOT):
+    stop(
+        f"the installed takeback is that of another copy, {Path(takeback.__file__).parents[2]}; "
+        "run here: python -m pip install -r envs/cpu.txt"
+    )
+
+FOLDER = Path(config.get("experiments", ROOT / "experiments"))
+FILES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
+if not FILES:
+    stop(
+        f"no experiment in {FOLDER}; put a YAML file there or name a folder: --config experiments=FOLDER"
+    )
+
+try:
+    EXPERIMENTS = {name: experiments.load(path, ROOT) for name, path in FILES.items()}
+except experiments.ExperimentError as error:
+    stop(error)
+LEGS = {leg: found for one in EXPERIMENTS.values() for leg, found in one.legs.items()}
+
+
+def evidence_of(leg):
+    """The file of a leg that is written last."""
+    return f"results/runs/{leg}/events.parquet"
+
+
+def parent_of(wildcards):
+    """Evidence of the leg that a leg starts from, if there is one."""
+    parent = LEGS[wildcards.leg].parent
+    return evidence_of(parent.id) if parent else []
+
+
+def evidence_of_all(wildcards):
+    """Evidence of all legs of an experiment."""
+    return [evidence_of(leg) for leg in EXPERIMENTS[wildcards.experiment].legs]
+
+
+def overlays_of(wildcards):
+    """The overlay figures of an experiment, one a backend and world."""
+    cells = EXPERIMENTS[wildcards.experiment].cells
+    seen = {(cell.axes["backend"], cell.axes["world"]) for cell in cells if not cell.control}
+    return [
+        f"results/{wildcards.experiment}/figures/overlay-{backend}-w{world}.svg"
+        for backend, world in sorted(seen)
+    ]
+
+
+def file_of(wildcards):
+    """The file of an experiment, seen from the working directory."""
+    return os.path.relpath(FILES[wildcards.experiment])
+
+
+wildcard_constraints:
+    experiment="|".join(EXPERIMENTS),
+    backend="[a-z]+",
+    world="[0-9]+",

@@ -1,0 +1,33 @@
+"""Runs the legs.
+
+Needs: the evidence of the parent leg, where there is one.
+Makes: results/runs/LEG/: losses, ledger, digests, events as parquet; provenance; checkpoints; output.
+Steps: one job a leg, shared by all cells and experiments that compare it.
+"""
+
+
+rule leg:
+    input:
+        parent_of,
+    output:
+        multiext(
+            "results/runs/{leg}/",
+            "losses.parquet",
+            "ledger.parquet",
+            "digests.parquet",
+            "events.parquet",
+            "provenance.json",
+        ),
+    log:
+        "results/logs/leg/{leg}.log",
+    # A second try would turn a flaky result into a pass.
+    retries: 0
+    threads: lambda wildcards: LEGS[wildcards.leg].world
+    params:
+        spec=lambda wildcards: LEGS[wildcards.leg].spec_json,
+        sources=[sources.digest("trainer"), sources.digest("nemesis")],
+        environment=sources.environment(),
+    message:
+        "run {wildcards.leg}"
+    shell:
+        "exec python -m takeback leg results/runs/{wildcards.leg} --spec {params.spec:q} --parent $PPID > {log} 2>&1"

@@ -1,0 +1,37 @@
+"""Judges the cells.
+
+Needs: the evidence of all legs of an experiment.
+Makes: verdicts.parquet, verdicts.tsv, findings.tsv. A red verdict is data: it fails no job here.
+"""
+
+
+rule verdicts:
+    input:
+        evidence_of_all,
+    output:
+        parquet="results/{experiment}/verdicts.parquet",
+        tsv=report(
+            "results/{experiment}/verdicts.tsv",
+            caption="../report/verdicts.rst",
+            category="Verdicts",
+            labels={"experiment": "{experiment}", "content": "verdict of each cell"},
+        ),
+        findings=report(
+            "results/{experiment}/findings.tsv",
+            caption="../report/findings.rst",
+            category="Verdicts",
+            labels={
+                "experiment": "{experiment}",
+                "content": "claims and whether they hold",
+            },
+        ),
+    log:
+        "results/{experiment}/logs/verdicts.log",
+    params:
+        experiment=lambda wildcards: EXPERIMENTS[wildcards.experiment].digest,
+        sources=sources.digest("checkers"),
+        file=file_of,
+    message:
+        "judge {wildcards.experiment}"
+    shell:
+        "exec python -m takeback verdicts {params.file:q} --results results > {log} 2>&1"

@@ -1,0 +1,186 @@
+"""The verbs: ``python -m takeback VERB …``. Only this module knows those who break and those who judge.
+
+Each verb imports what it needs when it is called: a run needs no pandas, a figure no torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+
+def leg(args: argparse.Namespace) -> int:
+    from takeback import leg_job
+
+    if args.parent not in (None, os.getppid()):
+        return 1  # the workflow has ended before this line
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    leg_job.run(json.loads(args.spec), args.folder.resolve(), args.root.resolve(), args.parent)
+    return 0
+
+
+def cells(args: argparse.Namespace) -> int:
+    from takeback import experiment
+
+    found = experiment.load(args.file, args.root)
+    for cell in found.cells:
+        print(f"{cell.expect.verdict:<10} {cell.id}" + (f"   control: {cell.control}" if cell.control else ""))
+    print(f"{len(found.cells)} cells, {len(found.legs)} runs")
+    return 0
+
+
+def verdicts(args: argparse.Namespace) -> int:
+    from takeback import experiment, sources, verdicts
+
+    found = experiment.load(args.file, args.root)
+    judged = verdicts.judge_experiment(found, args.results / "runs")
+    folder = args.results / found.name
+    folder.mkdir(parents=True, exist_ok=True)
+    verdicts.write(folder, found, judged, {"takeback.experiment": found.digest, "takeback.checkers": sources.digest("checkers")})
+    return 0
+
+
+def heatmap(args: argparse.Namespace) -> int:
+    from takeback import evidence, experiment
+    from takeback.figures.heatmap import heatmap
+
+    found = experiment.load(args.file, args.root)
+    folder = args.results / found.name
+    judged = evidence.read_table(folder / "verdicts.parquet", "verdicts")
+    heatmap(found, judged, folder / "figures/verdicts.svg")
+    return 0
+
+
+def overlay(args: argparse.Namespace) -> int:
+    from functools import partial
+
+    from takeback import evidence, experiment
+    from takeback.figures.overlay import overlay
+
+    found = experiment.load(args.file, args.root)
+    out = args.results / found.name / f"figures/overlay-{args.backend}-w{args.world}.svg"
+    overlay(found, args.backend, args.world, partial(evidence.read, args.results / "runs"), out)
+    return 0
+
+
+def provenance(args: argparse.Namespace) -> int:
+    from takeback import evidence, experiment, provenance
+
+    found = experiment.load(args.file, args.root)
+    folder, runs = args.results / found.name, args.results / "runs"
+    judged = evidence.read_table(folder / "verdicts.parquet", "verdicts")
+    ran = {leg.id for cell, verdict in zip(found.cells, judged.verdict, strict=True) if verdict != "not-run" for leg in cell.legs}
+    legs = [evidence.read_json(runs / leg / "provenance.json") for leg in sorted(ran)]
+    provenance.write(provenance.of_experiment(found, judged, legs), folder)
+    return 0
+
+
+def page(args: argparse.Namespace) -> int:
+    from takeback import experiment, report
+
+    found = experiment.load(args.file, args.root)
+    report.write(found, args.results / found.name)
+    return 0
+
+
+def check(args: argparse.Namespace) -> int:
+    from takeback import evidence, summary
+
+    judged = evidence.read_table(args.results / args.name / "verdicts.parquet", "verdicts")
+    text, status = summary.terminal_summary(judged, str(args.name))
+    print(text)
+    return status
+
+
+def compare(args: argparse.Namespace) -> int:
+    from takeback import compare
+
+    text, status = compare.compare(args.results, args.reference)
+    print(text)
+    return status
+
+
+def publish(args: argparse.Namespace) -> int:
+    from takeback import compare, experiment
+
+    found = experiment.load(args.file, args.root)
+    compare.publish(found, args.results, args.results / "runs", args.root / "workflow/reference" / found.name)
+    return 0
+
+
+def provenance_diff(args: argparse.Namespace) -> int:
+    from takeback import provenance
+
+    text, status = provenance.diff_files(args.first, args.second)
+    print(text)
+    return status
+
+
+def leftovers(args: argparse.Namespace) -> int:
+    from takeback import leftovers
+
+    found = leftovers.leftovers()
+    print("\n".join(found) or "nothing is left")
+    return int(bool(found))
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="python -m takeback", description="Kill a training run, resume it, compare bits.")
+    verbs = top.add_subparsers(metavar="VERB", required=True)
+
+    def verb(function, help: str, *names: str) -> argparse.ArgumentParser:  # noqa: A002, ANN001
+        sub = verbs.add_parser(function.__name__.replace("_", "-"), help=help, description=help)
+        sub.set_defaults(function=function)
+        for name in names:
+            sub.add_argument(name, type=Path)
+        return sub
+
+    def of_experiment(function, help: str) -> argparse.ArgumentParser:  # noqa: A002, ANN001
+        sub = verb(function, help, "file")
+        sub.add_argument("--root", type=Path, default=ROOT, help="folder of the Snakefile")
+        sub.add_argument("--results", type=Path, default=Path("results"), help="folder of the results")
+        return sub
+
+    of_experiment(cells, "List the cells of an experiment and what it predicts of each.")
+    sub = verb(leg, "Run one leg (the rule of that name calls this).", "folder")
+    sub.add_argument("--spec", required=True, help="what determines the leg, as JSON: see a leg.json")
+    sub.add_argument("--root", type=Path, default=ROOT, help="folder that files in the trainer's command are relative to")
+    sub.add_argument("--parent", type=int, help="pid of the workflow, which this must not outlive")
+    of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
+    of_experiment(heatmap, "Draw the verdicts of an experiment.")
+    sub = of_experiment(overlay, "Draw the losses of an experiment on one backend and world.")
+    sub.add_argument("--backend", required=True)
+    sub.add_argument("--world", required=True, type=int)
+    of_experiment(provenance, "State what an experiment ran on, and which comparisons were made.")
+    of_experiment(page, "Write the page of an experiment.")
+    sub = verb(check, "Say whether all came out as predicted; exit status 1 if not.", "name")
+    sub.add_argument("--results", type=Path, default=Path("results"), help="folder of the results")
+    verb(compare, "Compare results with published reference numbers: results/NAME workflow/reference/NAME.", "results", "reference")
+    of_experiment(publish, "Write the reference numbers of an experiment into workflow/reference.")
+    verb(provenance_diff, "Show in which facts two provenance.json differ; exit status 1 if they do.", "first", "second")
+    verb(leftovers, "List what runs have left on this machine; exit status 1 if there is anything.")
+    return top
+
+
+def main() -> int:
+    from takeback.evidence import EvidenceError
+    from takeback.experiment import ExperimentError
+
+    args = parser().parse_args()
+    try:
+        return args.function(args)
+    except (EvidenceError, ExperimentError) as error:
+        print(f"takeback: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

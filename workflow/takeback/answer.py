@@ -1,0 +1,104 @@
+"""The answer of an experiment in one sentence, made from its verdicts and from nothing else."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a stranger reads first.
+
+    Attributes:
+        tone: ``good``, ``bad`` or ``none`` (nothing could run).
+        word: ``Yes.``, ``No.``, ``As predicted.`` or ``Not run.``
+        sentence: the answer.
+        more: further short sentences: controls, cells that did not run.
+        numbers: (number, of how many, label) of the tiles; of how many is None where that has no meaning.
+    """
+
+    tone: str
+    word: str
+    sentence: str
+    more: tuple[str, ...]
+    numbers: tuple[tuple[int, int | None, str], ...]
+
+
+def answer(verdicts: pd.DataFrame) -> Answer:
+    """The answer that ``verdicts`` (workflow/schemas/verdicts.schema.yaml) give."""
+    ran = verdicts[verdicts.verdict != "not-run"]
+    matrix, controls = ran[ran.control.isna()], ran[ran.control.notna()]
+    surprises, absent = ran[ran.surprise], verdicts[verdicts.verdict == "not-run"]
+    equal = int((matrix.verdict == "equal").sum())
+    more = []
+    if len(controls):
+        bad = int(controls.surprise.sum())
+        caught = (
+            f"all {len(controls)} planted failures were caught"
+            if len(controls) > 1
+            else "the planted failure was caught"
+        )
+        more.append(_sentence(caught if not bad else f"{bad} of {len(controls)} planted failures came out otherwise"))
+    if len(absent):
+        more.append(f"{_count(len(absent), 'cell')} did not run: {_reasons(absent)}.")
+    numbers = (
+        (equal, len(matrix), "cells equal, bit for bit"),
+        *([(len(controls) - int(controls.surprise.sum()), len(controls), "planted failures caught")] if len(controls) else []),
+        (len(surprises), None, "surprise" if len(surprises) == 1 else "surprises"),
+        *([(len(absent), None, "not run")] if len(absent) else []),
+    )  # fmt: skip
+    if ran.empty:
+        return Answer("none", "Not run.", f"Nothing could be run here: {_reasons(absent)}.", (), numbers)
+    if len(surprises):
+        first = surprises.iloc[0]
+        more.insert(0, f"The first is {first.cell}: expected {first.expected}, got {first.verdict}; "
+                    + _sentence(first.diagnosis, lower=True))  # fmt: skip
+        sentence = f"{len(surprises)} of {_count(len(ran), 'cell')} came out other than predicted."
+        return Answer("bad", "No.", sentence, tuple(more), numbers)
+    if len(matrix) and equal == len(matrix):
+        return Answer("good", "Yes.", f"{_where(matrix)}, the run is the same run, bit for bit, in "
+                      + (f"all {equal} cells." if equal > 1 else "the one cell."), tuple(more), numbers)  # fmt: skip
+    parts = listing(f"{count} {name}" for name, count in Counter(matrix.verdict).most_common())
+    sentence = f"{_where(matrix)}: {parts}, each as predicted." if len(matrix) else "Every planted failure was caught."
+    return Answer("good", "As predicted.", sentence, tuple(more if len(matrix) else more[1:]), numbers)
+
+
+def _where(cells: pd.DataFrame) -> str:
+    """``Killed at 4 points at worlds 1, 2 and 4 and resumed at 1, 2 and 4``, from the axes that are there."""
+    kills = cells[[axis for axis in ("kill_step", "point") if axis in cells]].drop_duplicates()
+    words = "Killed" + (f" at {_count(len(kills), 'point')}" if kills.shape[1] else "")
+    if "world" in cells:
+        words += f" at {_worlds(cells.world)}"
+    if "resume_world" in cells:
+        words += f" and resumed at {listing(sorted(set(cells.resume_world.dropna().astype(int))))}"
+    return words
+
+
+def _worlds(values: Iterable[Any]) -> str:
+    distinct = sorted({int(value) for value in values})
+    return f"world{'s' if len(distinct) > 1 else ''} {listing(distinct)}"
+
+
+def _reasons(absent: pd.DataFrame) -> str:
+    reasons = list(dict.fromkeys(absent.diagnosis.str.removeprefix("not run: ").str.rstrip(".")))
+    return "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more reasons" if len(reasons) > 2 else "")
+
+
+def _sentence(text: str, lower: bool = False) -> str:
+    first = text[:1].lower() if lower else text[:1].upper()
+    return first + text[1:].rstrip(".") + "."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def listing(values: Iterable[Any]) -> str:
+    """``1, 2 and 4``."""
+    words = [str(value) for value in values]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

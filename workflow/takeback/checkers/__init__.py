@@ -1,0 +1,80 @@
+"""Checkers: pure functions from the evidence of one cell to a finding, and their composition.
+
+First the gates, in this order: the first one with a verdict decides, since what comes after it
+would rest on what is missing. Then the comparisons, which are all made and read together.
+After Jepsen (``checker.clj``): results are data, composed by priority, and "can't be told" is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from takeback.checkers import agreement, data, exits, hardware, losses, receipts, repeatability, state, times
+from takeback.checkers.case import Case
+from takeback.checkers.finding import Finding
+
+Checker = Callable[[Case], Finding]
+
+GATES: tuple[Checker, ...] = (
+    exits.could_run,  # not-run
+    exits.undisturbed_ran,  # crashed, hung: without these legs there is nothing to compare with
+    receipts.fault_struck,  # invalid: nothing was survived
+    times.check,
+    exits.resumed_ran,  # hung, crashed, refused
+    agreement.positions,  # different: before the restored step is judged, it must be one step
+    receipts.resume_is_due,  # invalid: nothing was resumed, or not what should have been
+    hardware.check,  # invalid: other bits would be no wonder
+    repeatability.check,  # unrepeatable
+    agreement.states,  # different
+)
+COMPARISONS: tuple[Checker, ...] = (losses.check, state.check, data.check)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a cell, and all that was found on the way to it."""
+
+    verdict: str
+    diagnosis: str
+    findings: tuple[Finding, ...]
+    first_step: int | None = None
+    first_state: str | None = None
+
+
+def judge(case: Case) -> Judgement:
+    """Let all checkers look at one cell and compose their findings."""
+    found: list[Finding] = []
+    for gate in GATES:
+        found.append(gate(case))
+        last = found[-1]
+        if last.verdict:
+            return Judgement(last.verdict, last.sentence, tuple(found), last.first_step, last.first_state)
+    compared = [comparison(case) for comparison in COMPARISONS]
+    found += compared
+    remarks = [finding.remark for finding in found if finding.remark]
+    if any(finding.verdict for finding in compared):
+        return _different(found, compared, remarks)
+    agreeing = [finding.sentence for finding in compared if finding.sentence]
+    of_losses, of_state, _ = compared
+    if not (of_losses.sentence or of_state.sentence):
+        # Samples alone are what went in, not what came out.
+        return Judgement("invalid", "nothing to compare: the resumed leg told no loss and no state", tuple(found))
+    *most, last = agreeing
+    agree = f"{', '.join(most)} and {last} agree" if most else f"{last} agree"
+    return Judgement("equal", "; ".join([f"equal: {agree} bit for bit", *remarks]), tuple(found))
+
+
+def _different(found: list[Finding], compared: list[Finding], remarks: list[str]) -> Judgement:
+    first = min(finding.first_step for finding in compared if finding.verdict)
+    of_losses, of_state, of_data = compared
+    parts = [f"from step {first} on"]
+    parts += [finding.sentence for finding in (of_state, of_losses, of_data) if finding.verdict]
+    if not of_losses.verdict and of_losses.sentence:
+        parts.append(f"every loss agrees ({of_losses.sentence})")
+    if not of_state.verdict and of_state.sentence:
+        parts.append(f"every state digest agrees ({of_state.sentence})")
+    if not of_data.verdict and of_data.sentence:
+        parts.append("sample ids equal")
+    diagnosis = "; ".join(parts + remarks)
+    return Judgement("different", diagnosis, tuple(found), first, of_state.first_state)

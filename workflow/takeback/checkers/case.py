@@ -1,0 +1,163 @@
+"""One cell with the evidence of its legs, ready to be compared."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from takeback.checkers.tables import (
+    LossTable,
+    SampleTable,
+    StateTable,
+    loss_table,
+    sample_table,
+    state_table,
+)
+from takeback.evidence import EvidenceError
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from takeback.evidence import Evidence
+    from takeback.matrix import Cell
+
+HANDOVER = "changed topology, handover control"
+
+
+class Event(NamedTuple):
+    """One row of ``events.parquet``."""
+
+    attempt: int
+    rank: int
+    monotonic: float
+    step: int | None
+    point: str | None
+    text: str
+
+    @property
+    def detail(self) -> dict[str, Any]:
+        """Further fields of the record."""
+        return json.loads(self.text)
+
+
+class LegView:
+    """Evidence of one leg, each table prepared at its first use."""
+
+    def __init__(self, evidence: Evidence) -> None:
+        """Take the evidence; nothing is prepared yet."""
+        self.id = evidence.leg_id
+        self.spec = evidence.spec
+        self.world = int(evidence.spec["world"])
+        self.provenance = evidence.provenance
+        self._evidence = evidence
+
+    @cached_property
+    def losses(self) -> LossTable:
+        """Losses by step and rank."""
+        return self._prepared("losses", lambda frame: loss_table(frame, self.world))
+
+    @cached_property
+    def states(self) -> StateTable:
+        """State digests by moment, rank and name."""
+        return self._prepared("digests", lambda frame: state_table(frame, self.world))
+
+    @cached_property
+    def samples(self) -> SampleTable:
+        """Consumed samples by step."""
+        return self._prepared("ledger", sample_table)
+
+    def _prepared(self, table: str, prepare: Callable[[DataFrame], Any]) -> Any:
+        try:
+            return prepare(getattr(self._evidence, table))
+        except ValueError as error:
+            cure = "remove the leg's folder and run snakemake again"
+            raise EvidenceError(f"{self.id}/{table}.parquet: {error}; {cure}") from None
+
+    @cached_property
+    def _events(self) -> dict[str, list[Event]]:
+        frame = self._evidence.events
+        steps = [None if step != step else int(step) for step in frame["step"].astype("float64").tolist()]
+        columns = [frame[name].tolist() for name in ("attempt", "rank", "monotonic")]
+        by_kind: dict[str, list[Event]] = defaultdict(list)
+        rows = zip(*columns, steps, frame["point"].tolist(), frame["detail"].tolist(), strict=True)
+        for kind, row in zip(frame["kind"].tolist(), rows, strict=True):
+            by_kind[kind].append(Event(*row))
+        return by_kind
+
+    def events(self, kind: str) -> list[Event]:
+        """Events of one kind, in the order of the table."""
+        return self._events.get(kind, [])
+
+    @cached_property
+    def restored(self) -> dict[int, Event]:
+        """Resume receipt of each rank, of the first attempt that gave one: what the parent left behind."""
+        receipts = self.events("restored")
+        first = min((event.attempt for event in receipts), default=0)
+        return {event.rank: event for event in receipts if event.attempt == first}
+
+    @cached_property
+    def exits(self) -> dict[int, dict[str, Any]]:
+        """How each rank of the last attempt ended (detail of its ``exited`` event)."""
+        ended = self.events("exited")
+        last = max((event.attempt for event in ended), default=0)
+        return {e.detail["of_rank"]: e.detail for e in ended if e.attempt == last}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A cell and the views of its four legs."""
+
+    cell: Cell
+    reference: LegView
+    twin: LegView
+    killed: LegView
+    resumed: LegView
+
+    @classmethod
+    def of(cls, cell: Cell, legs: Mapping[str, LegView]) -> Case:
+        """The case of ``cell``; ``legs`` by leg id."""
+        four = (cell.reference, cell.twin, cell.killed, cell.resumed)
+        return cls(cell, *(legs[leg.id] for leg in four))
+
+    @property
+    def roles(self) -> dict[str, LegView]:
+        """Legs by their role, in the order in which they are looked at."""
+        return {
+            "reference": self.reference,
+            "twin": self.twin,
+            "killed leg": self.killed,
+            "resumed leg": self.resumed,
+        }
+
+    @property
+    def restored_step(self) -> int:
+        """Step from which the resumed leg goes on; 0 without a receipt."""
+        return max((event.step or 0 for event in self.resumed.restored.values()), default=0)
+
+    @property
+    def fault_step(self) -> int:
+        """Last step that a victim had reached when it was held for the fault."""
+        return max((event.step or 0 for event in self.killed.events("held")), default=0)
+
+    def own_names(self, left: LegView, right: LegView) -> frozenset[str] | None:
+        """None if two legs can be compared rank by rank; else the names of per-rank state."""
+        return None if left.world == right.world else self.per_rank_names
+
+    @cached_property
+    def per_rank_names(self) -> frozenset[str]:
+        """Names of state that each rank has of its own: what differs over the ranks of the reference.
+
+        A reference of one rank can't tell; then only random streams (``rng.*``) may be per-rank.
+        """
+        if self.reference.world > 1:
+            return self.reference.states.per_rank
+        return frozenset(name for name in self.resumed.states.per_rank if name.startswith("rng."))
+
+    @property
+    def by_handover(self) -> bool:
+        """Whether the reference changes its topology where the cell does."""
+        return self.cell.against == HANDOVER

@@ -1,0 +1,150 @@
+"""Bit by bit: losses with losses, state digests with state digests.
+
+Two legs of one world size are compared rank by rank. At another world size a rank has no
+counterpart; then what all ranks of a leg agree on (replicated values) is compared as one value,
+and what each rank has of its own can't be compared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from takeback import bits
+from takeback.checkers.tables import LossTable, StateTable, moment_of, replicated
+
+
+@dataclass(frozen=True)
+class LossDifference:
+    """Losses of K steps compared on W ranks (W is 1 where replicated values were compared).
+
+    Attributes:
+        steps: int64[K].
+        own: int64[n], steps whose losses can't be compared, as each rank of the right leg told its own.
+        compared, differs: bool[K, W]; a loss that only one side told is compared and differs.
+        max_ulp: largest distance; None if nothing of one dtype was told by both sides.
+        dtypes: names of the dtypes whose bits were compared.
+    """
+
+    steps: np.ndarray
+    own: np.ndarray
+    compared: np.ndarray
+    differs: np.ndarray
+    max_ulp: int | None
+    dtypes: tuple[str, ...]
+
+    @property
+    def steps_compared(self) -> np.ndarray:
+        """Steps of which at least one loss was compared."""
+        return self.steps[self.compared.any(axis=1)]
+
+    @property
+    def steps_different(self) -> np.ndarray:
+        """Steps of which at least one loss differs."""
+        return self.steps[self.differs.any(axis=1)]
+
+
+def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDifference:
+    """Compare two tables that have the same steps.
+
+    At another world size a step whose loss the ranks of ``right`` agree on, but not those of ``left``, differs.
+    """
+    uneven = own = np.zeros(len(left.steps), bool)
+    if not by_rank:
+        (left, left_agrees), (right, right_agrees) = _one_value(left), _one_value(right)
+        uneven, own = ~left_agrees, ~right_agrees
+    compared = (left.told | right.told) & ~own[:, None]
+    both = left.told & right.told & (left.wide == right.wide) & compared
+    differs = compared & (uneven[:, None] | ~(both & (left.bits == right.bits)))
+    ulps, dtypes = [], []
+    for dtype, chosen in (("float32", both & ~left.wide), ("float64", both & left.wide)):
+        if chosen.any():
+            dtypes.append(dtype)
+            ulps.append(int(bits.ulp_distance(left.bits[chosen], right.bits[chosen], dtype).max()))
+    return LossDifference(left.steps, left.steps[own], compared, differs, max(ulps, default=None), tuple(dtypes))
+
+
+def _one_value(table: LossTable) -> tuple[LossTable, np.ndarray]:
+    """The loss that the ranks agree on, as a table of one rank, and bool[K] whether they do."""
+    told, row = table.told, np.arange(len(table.steps))
+    first = told.argmax(axis=1)
+    value, wide = table.bits[row, first][:, None], table.wide[row, first][:, None]
+    agrees = (((table.bits == value) & (table.wide == wide)) | ~told).all(axis=1)
+    return LossTable(table.steps, value, told.any(axis=1)[:, None], wide), agrees
+
+
+@dataclass(frozen=True)
+class StateDifference:
+    """What a comparison of state found.
+
+    Attributes:
+        compared, different: numbers of digests.
+        skipped: names that each rank has of its own and that could therefore not be compared.
+        key: earliest moment that differs (None: none does), see ``tables.moment_key``.
+        name, ranks: first differing name at that moment, in the trainer's order, and the ranks.
+        more: how many further names differ at that moment.
+        everywhere: whether it differs on all ranks that were compared.
+        missing: whether only one of the two sides has this entry.
+    """
+
+    compared: int
+    different: int
+    skipped: frozenset[str] = frozenset()
+    key: int | None = None
+    name: str | None = None
+    ranks: tuple[int, ...] = ()
+    more: int = 0
+    everywhere: bool = True
+    missing: bool = False
+
+    @property
+    def step(self) -> int | None:
+        """First step that the difference concerns: right after the load of step r that is r + 1."""
+        if self.key is None:
+            return None
+        moment, step = moment_of(self.key)
+        return step + 1 if moment == "loaded" else step
+
+
+def compare_states(left: StateTable, right: StateTable, own: frozenset[str] | None) -> StateDifference:
+    """Compare two tables whose moments correspond one to one; ``left`` names the moments.
+
+    The order of names is that of ``right``; names which it lacks come last.
+
+    Args:
+        own: None to compare rank by rank; else the names of per-rank state, which is left out. The
+            ranks of ``left`` must then agree on all other names: an entry that is uneven differs.
+    """
+    names = right.names
+    if left.names != names:
+        names += tuple(name for name in left.names if name not in set(names))
+    a, b = left.under(names), right.under(names)
+    skipped: frozenset[str] = frozenset()
+    if own is None:
+        compared = (a != 0) | (b != 0)
+        differs = compared & (a != b)
+    else:
+        (a, agrees), (b, _) = replicated(a), replicated(b)
+        shared = np.array([name not in own for name in names], bool)
+        skipped = own & frozenset(names) if len(left.keys) else skipped
+        a, b = a[:, None], b[:, None]
+        compared = ((a != 0) | (b != 0)) & shared
+        differs = compared & ((a != b) | ~agrees[:, None])
+    counts = int(compared.sum()), int(differs.sum())
+    if not counts[1]:
+        return StateDifference(*counts, skipped)
+    moment = int(differs.any(axis=(1, 2)).argmax())
+    concerned = differs[moment].any(axis=0)
+    name = int(concerned.argmax())
+    ranks = np.flatnonzero(differs[moment, :, name])
+    return StateDifference(
+        *counts,
+        skipped,
+        key=int(left.keys[moment]),
+        name=names[name],
+        ranks=tuple(map(int, ranks)),
+        more=int(concerned.sum()) - 1,
+        everywhere=len(ranks) == int(compared[moment, :, name].sum()),
+        missing=bool(((a == 0) | (b == 0))[moment, ranks, name].all()),
+    )

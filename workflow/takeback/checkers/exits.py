@@ -1,0 +1,88 @@
+"""How the legs ended: not-run, crashed, hung, refused."""
+
+from __future__ import annotations
+
+from takeback.checkers.case import Case, Event, LegView
+from takeback.checkers.finding import Finding
+from takeback.checkers.words import named
+
+
+def could_run(case: Case) -> Finding:
+    """``not-run`` with the reason if any leg could not run on this machine."""
+    for leg in case.roles.values():
+        for event in leg.events("not_run"):
+            return Finding("not-run", event.detail["reason"])
+    return Finding()
+
+
+def undisturbed_ran(case: Case) -> Finding:
+    """Reference and twin ran to their end, and the killed leg ran until the fault struck."""
+    for role in ("reference", "twin"):
+        found = _ended_well(role, case.roles[role])
+        if found.verdict == "refused":
+            # A refusal is an answer to a resume only; whoever starts afresh should have run.
+            return Finding("crashed", f"the {role} did not run: {found.sentence}")
+        if found.verdict:
+            return found
+    if case.killed.events("fault_fired"):
+        return Finding()
+    early = _ended_well("killed leg", case.killed)
+    if not early.verdict:
+        return Finding()
+    verdict = "crashed" if early.verdict == "refused" else early.verdict
+    return Finding(verdict, f"before its fault could strike, {early.sentence}")
+
+
+def resumed_ran(case: Case) -> Finding:
+    """The resumed leg ran to its end, or refused with a clear error before any step."""
+    return _ended_well("resumed leg", case.resumed)
+
+
+def _ended_well(role: str, leg: LegView) -> Finding:
+    told = _last_step(leg)
+    for event in leg.events("hang_detected"):
+        seconds = event.detail["seconds"]
+        return Finding("hung", f"the {role} hung: it had not ended after {seconds:g} s; {told}{_disagreement(leg)}")
+    failed = {rank: how for rank, how in leg.exits.items() if how["status"] != 0}
+    refusals = [event for event in leg.events("refused") if event.rank in failed]
+    if refusals and not len(leg.losses.steps):
+        ranks = named("rank", [event.rank for event in refusals])
+        return Finding("refused", f"the {role} refused on {ranks}: {refusals[0].detail['reason']}")
+    if failed:
+        return Finding("crashed", f"the {role} crashed: {_cause(leg, failed)}; {told}{_disagreement(leg)}")
+    unknown = set(range(leg.world)) - set(leg.exits)
+    if unknown:
+        return Finding("invalid", f"no record of how {named('rank', unknown)} of the {role} ended")
+    return Finding()
+
+
+def _cause(leg: LegView, failed: dict[int, dict]) -> str:
+    """The earliest error; a signal that nobody of ours sent comes before it: the peers only follow."""
+    for rank, how in failed.items():
+        if how["signal"] is not None and how["by"] == "itself":
+            return f"rank {rank} ended by signal {how['signal']}"
+    errors = sorted(leg.events("error") + leg.events("refused"), key=lambda event: event.monotonic)
+    if errors:
+        return _text(errors[0])
+    rank, how = next(iter(failed.items()))
+    ended = f"signal {how['signal']}" if how["status"] is None else f"status {how['status']}"
+    return f"rank {rank} ended with {ended} and told no error"
+
+
+def _text(event: Event) -> str:
+    detail = event.detail
+    words = f"{detail['type']}: {detail['text']}" if "text" in detail else f"refused: {detail['reason']}"
+    return f"{' '.join(words.split())} (rank {event.rank})"
+
+
+def _last_step(leg: LegView) -> str:
+    steps = leg.losses.steps
+    return f"its last step was {steps[-1]}" if len(steps) else "it had done no step"
+
+
+def _disagreement(leg: LegView) -> str:
+    """Ranks that go on from different steps wait for each other for ever: say so, it is the cause."""
+    steps = {rank: event.step for rank, event in sorted(leg.restored.items())}
+    if len(set(steps.values())) < 2:
+        return ""
+    return "; its ranks had restored different steps: " + ", ".join(f"rank {r} → {s}" for r, s in steps.items())

@@ -1,0 +1,117 @@
+"""Losses: from the restored step to the end they are the reference's, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from takeback.bits import MAX_ULP
+from takeback.checkers.case import Case
+from takeback.checkers.compare import LossDifference, compare_losses
+from takeback.checkers.finding import Finding
+from takeback.checkers.tables import LossTable
+from takeback.checkers.words import count, named
+
+
+def check(case: Case) -> Finding:
+    """The resumed leg against the reference, and steps done twice against their first execution."""
+    after = case.restored_step
+    mine, theirs = case.resumed.losses, case.reference.losses
+    by_rank = case.resumed.world == case.reference.world
+    steps = np.union1d(mine.steps[mine.steps > after], theirs.steps[theirs.steps > after])
+    found = compare_losses(mine.at(steps), theirs.at(steps), by_rank)
+    different = found.steps_different
+    columns = {
+        "steps_compared": len(found.steps_compared),
+        "losses_different": len(different),
+        "first_loss_step": int(different[0]) if len(different) else None,
+        "max_ulp": found.max_ulp,
+    }
+    missing = np.setdiff1d(theirs.steps[theirs.steps > after], mine.steps)
+    extra = np.setdiff1d(steps, theirs.steps)
+    compared = _compared(found, by_rank)
+    twice = _twice(case)
+    if len(different):
+        sentence = _sentence(case, found, missing, extra)
+        return Finding("different", sentence, compared, first_step=int(different[0]), columns=columns)
+    changed = _twice_different(case, twice)
+    if len(changed):
+        sentence = f"{named('step', changed)} done twice: not as at the first execution"
+        return Finding("different", sentence, compared, first_step=int(changed[0]), columns=columns)
+    agree = count(len(found.steps_compared), "loss", "losses") if len(found.steps_compared) else ""
+    return Finding(None, agree, compared, _remark(case, found, twice), columns=columns)
+
+
+def _compared(found: LossDifference, by_rank: bool) -> str:
+    if not len(found.steps_compared):
+        return ""
+    how = "rank by rank" if by_rank else "the one value that all ranks of a leg agree on"
+    return f"losses of {named('step', found.steps_compared)} as {' and '.join(found.dtypes) or 'no common'} bits, {how}"
+
+
+def _sentence(case: Case, found: LossDifference, missing: np.ndarray, extra: np.ndarray) -> str:
+    different, total = found.steps_different, len(found.steps_compared)
+    told = np.setdiff1d(np.setdiff1d(different, missing), extra)
+    parts = []
+    if len(told):
+        if found.max_ulp is None or not found.dtypes:
+            far = "in dtype"
+        elif found.max_ulp == MAX_ULP:
+            far = "a NaN against a number"
+        else:
+            far = f"up to {found.max_ulp:,} ULP"
+        parts.append(f"losses differ from step {told[0]} on ({len(told)} of {total}, {far})")
+    if len(missing):
+        last = case.resumed.losses.steps
+        end = f"stopped after step {last[-1]}" if len(last) and missing[0] > last[-1] else "did not do all steps"
+        parts.append(f"the resumed leg {end if len(last) else 'did no step'}: {named('step', missing)} missing")
+    if len(extra):
+        parts.append(f"the resumed leg did {named('step', extra)}, which the reference did not")
+    mixed = _mixed(case)
+    if len(mixed):
+        parts.append(f"its ranks told different losses of {named('step', mixed)}")
+    return "; ".join(parts)
+
+
+def _mixed(case: Case) -> np.ndarray:
+    """Steps whose losses differ over the ranks of the resumed leg, if the reference's never do."""
+    if len(_uneven(case.reference.losses)):
+        return np.zeros(0, np.int64)
+    return _uneven(case.resumed.losses)
+
+
+def _uneven(table: LossTable) -> np.ndarray:
+    low = np.where(table.told, table.bits, np.iinfo(np.int64).max).min(axis=1)
+    high = np.where(table.told, table.bits, np.iinfo(np.int64).min).max(axis=1)
+    return table.steps[low < high]
+
+
+def _twice(case: Case) -> np.ndarray:
+    """Steps between the checkpoint and the kill, which were done again."""
+    first = case.killed.losses.steps
+    return np.intersect1d(first[first > case.restored_step], case.resumed.losses.steps)
+
+
+def _twice_different(case: Case, steps: np.ndarray) -> np.ndarray:
+    """Those of the ``steps`` done twice whose losses differ.
+
+    Where the topology changes and the backend's own all-reduce is used, the first execution
+    summed in another order: it is no measure.
+    """
+    if case.by_handover:
+        return steps[:0]
+    by_rank = case.killed.world == case.resumed.world
+    before = case.killed.losses.at(steps)
+    differs = compare_losses(case.resumed.losses.at(steps), before, by_rank).differs
+    # The victim may have died before it told a step that its peers had done.
+    return steps[(differs & (before.told if by_rank else True)).any(axis=1)]
+
+
+def _remark(case: Case, found: LossDifference, twice: np.ndarray) -> str:
+    if len(found.own):
+        return f"each rank told its own loss of {named('step', found.own)}: not compared at another world size"
+    if not len(twice):
+        return ""
+    done = f"{named('step', twice)} {'was' if len(twice) == 1 else 'were'} done twice"
+    if case.by_handover:
+        return f"{done}; at another world size the first execution is no measure"
+    return f"{done} and {'equals its' if len(twice) == 1 else 'equal their'} first execution"

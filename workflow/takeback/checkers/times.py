@@ -1,0 +1,30 @@
+"""How long it took: to notice the loss of a rank, and to be back at work."""
+
+from __future__ import annotations
+
+from takeback.checkers.case import Case
+from takeback.checkers.finding import Finding
+
+
+def check(case: Case) -> Finding:
+    """``detect_s`` and ``restart_s`` in seconds of the monotonic clock; None where nothing tells."""
+    return Finding(columns={"detect_s": _detected(case), "restart_s": _restarted(case)})
+
+
+def _detected(case: Case) -> float | None:
+    """From the last fault to the first error of a rank that it did not strike."""
+    fired = case.killed.events("fault_fired")
+    if not fired:
+        return None
+    struck = max(event.monotonic for event in fired)
+    victims = {victim["rank"] for event in fired for victim in event.detail["victims"]}
+    errors = case.killed.events("error")
+    seconds = [e.monotonic - struck for e in errors if e.rank not in victims and e.monotonic >= struck]
+    return min(seconds, default=None)
+
+
+def _restarted(case: Case) -> float | None:
+    """From the launch of the resumed leg to the end of its first step."""
+    launched = [event.monotonic for event in case.resumed.events("launched")]
+    stepped = [event.monotonic for event in case.resumed.events("first_step")]
+    return min(stepped) - min(launched) if launched and stepped else None

@@ -1,0 +1,151 @@
+"""The evidence of a leg: four parquet tables and its provenance, one schema for all backends.
+
+Those who break runs write it, those who judge read it, and this is all they share. The columns
+are described in ``workflow/schemas/*.schema.yaml``, from which the arrow schemas are made, so that
+the description and the files can't drift apart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+SCHEMAS = Path(__file__).parents[1] / "schemas"
+TABLES = ("losses", "ledger", "digests", "events")
+
+
+class EvidenceError(RuntimeError):
+    """Evidence that can't be read or written: one line that names the file and the cure."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What one leg left behind; the tables have the columns of their schema, in the order of the records."""
+
+    leg_id: str
+    spec: dict[str, Any]
+    losses: pd.DataFrame
+    ledger: pd.DataFrame
+    digests: pd.DataFrame
+    events: pd.DataFrame
+    provenance: dict[str, Any]
+
+
+@cache
+def columns(table: str) -> dict[str, dict[str, Any]]:
+    """Column → its JSON Schema."""
+    return yaml.safe_load((SCHEMAS / f"{table}.schema.yaml").read_text(encoding="utf-8"))["properties"]
+
+
+@cache
+def arrow_schema(table: str) -> pa.Schema:
+    import pyarrow as pa
+
+    types = {"bool": pa.bool_(), "list<int64>": pa.list_(pa.int64())}
+    fields = [(name, types.get(c["arrow"]) or getattr(pa, c["arrow"].replace("double", "float64"))()) for name, c in columns(table).items()]
+    return pa.schema(fields)
+
+
+def write_table(
+    path: Path, table: str, rows: Sequence[Mapping[str, Any]] | pd.DataFrame, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write rows as parquet, complete or not at all (temporary file, fsync, rename).
+
+    Columns beyond the schema are kept where it allows them (``verdicts``: one a matrix axis).
+
+    Raises:
+        EvidenceError: the disk is full, the folder can't be written, a row does not fit the schema.
+    """
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = arrow_schema(table)
+    try:
+        if isinstance(rows, pd.DataFrame):
+            known = pa.Table.from_pandas(rows[list(schema.names)], schema=schema, preserve_index=False)
+            for name in rows.columns.difference(schema.names, sort=False):
+                known = known.append_column(name, pa.array(rows[name]))
+        else:
+            known = pa.Table.from_pylist(list(rows), schema=schema)
+        known = known.replace_schema_metadata({**(known.schema.metadata or {}), **(metadata or {})})
+        temporary = path.with_name(f".{path.name}.partial")
+        pq.write_table(known, temporary)
+        _sync(temporary)
+        temporary.replace(path)
+    except (OSError, pa.ArrowException) as error:
+        path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
+        raise EvidenceError(f"{path}: cannot be written: {_line(error)}") from error
+
+
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def read_table(path: Path, table: str) -> pd.DataFrame:
+    """Read one table of evidence.
+
+    Raises:
+        EvidenceError: missing, truncated, not parquet, or with other columns than the schema says.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    cure = "remove it and run snakemake again"
+    try:
+        # One thread: these tables are small, and a thread pool costs more than it saves.
+        found = pq.read_table(path, use_threads=False, memory_map=False)
+    except FileNotFoundError:
+        raise EvidenceError(f"{path}: is missing; {cure}") from None
+    except (OSError, pa.ArrowException) as error:
+        raise EvidenceError(f"{path}: is no whole parquet file ({_line(error)}); {cure}") from None
+    missing = set(arrow_schema(table).names) - set(found.column_names)
+    if missing:
+        raise EvidenceError(f"{path}: has no column {', '.join(sorted(missing))}; {cure}")
+    return found.to_pandas()
+
+
+def read(runs: Path, leg_id: str) -> Evidence:
+    """All evidence of one leg.
+
+    Raises:
+        EvidenceError: as :func:`read_table`, or a JSON file is missing or broken.
+    """
+    folder = runs / leg_id
+    tables = {table: read_table(folder / f"{table}.parquet", table) for table in TABLES}
+    return Evidence(leg_id, read_json(folder / "leg.json"), provenance=read_json(folder / "provenance.json"), **tables)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise EvidenceError(f"{path}: cannot be read: {_line(error)}; remove it and run snakemake again") from None
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON, complete or not at all."""
+    temporary = path.with_name(f".{path.name}.partial")
+    try:
+        temporary.write_text(json.dumps(value, indent=1, sort_keys=False) + "\n", encoding="utf-8")
+        _sync(temporary)
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise EvidenceError(f"{path}: cannot be written: {_line(error)}") from error
+
+
+def _line(error: BaseException) -> str:
+    return " ".join((getattr(error, "strerror", None) or str(error)).split())

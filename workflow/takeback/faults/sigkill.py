@@ -1,0 +1,15 @@
+"""SIGKILL: the process is gone between two instructions; nothing of its own runs any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+
+from takeback.faults import Victim
+
+
+def strike(victims: Sequence[Victim]) -> None:
+    """Kill every victim. With all ranks as victims: the machine is gone."""
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)

@@ -1,0 +1,1 @@
+"""Figures of the report: one module a figure, all in the look of ``style``."""

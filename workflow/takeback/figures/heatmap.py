@@ -1,0 +1,199 @@
+"""Heat map of verdicts: rows world → resume world, columns kill step, a panel for each other varying axis.
+
+A field that holds several cells shows them as shares, so that ten cells and ten thousand read alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import seaborn as sns
+from matplotlib.colors import ListedColormap
+from matplotlib.patches import Patch, Rectangle
+
+from takeback.figures import style
+
+WIDEST, CONTROLS, LEGEND = 10.4, 5.9, 0.4  # inches: a row of panels, the panel of controls, height of the legend
+MOST = {"columns": 20, "rows": 18, "panels": 8}
+_NAMES = list(style.VERDICTS)
+
+
+def heatmap(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
+    """Write the heat map of ``verdicts`` (workflow/schemas/verdicts.schema.yaml) to ``out`` as SVG.
+
+    Args:
+        experiment: takeback.matrix.Experiment; its cells name the axes.
+        verdicts: one row a cell; controls (``control`` not null) get a panel of their own.
+    """
+    style.use()
+    matrix, controls = verdicts[verdicts.control.isna()], verdicts[verdicts.control.notna()]
+    axes = list(dict.fromkeys(axis for cell in experiment.cells for axis in cell.axes))
+    matrix = _place(matrix, axes)
+    panels = list(matrix.groupby("panel", sort=False)) if len(matrix) else []
+    rows, columns = _order(matrix, "row"), _order(matrix, "column")
+
+    figure, axes_of_panels, axis_of_controls = _layout(len(panels), len(rows), len(columns), controls)
+    for number, ((name, cells), axis) in enumerate(zip(panels, axes_of_panels, strict=True)):
+        _panel(axis, cells, rows, columns, name, first=number == 0)
+    if axis_of_controls:
+        _controls(axis_of_controls, controls)
+    _legend(figure, verdicts)
+    return style.save(figure, out, _spoken(experiment, verdicts))
+
+
+def _layout(panels: int, rows: int, columns: int, controls: pd.DataFrame) -> tuple[Any, list[Any], Any]:
+    """A figure, its axes (one a panel, in rows) and one for the controls: at the right if it fits, else below."""
+    field = (0.62 if columns <= 6 else 0.44), 0.36
+    wide, high = columns * field[0] + 0.95, rows * field[1] + 0.95
+    across = max(1, min(panels, int(WIDEST // wide)))
+    width, height = across * wide if panels else 0, -(-panels // across) * high
+    beside = CONTROLS + 0.5 + width <= WIDEST
+    needs = (controls.control.nunique() + 1) * 0.29 if len(controls) else 0
+    corner = (width + 0.5 if beside and panels else 0, 0 if beside else height)
+    size = max(width, corner[0] + CONTROLS if needs else 0, 3.5), LEGEND + max(height, corner[1] + needs)
+    figure = plt.figure(figsize=size)
+
+    def place(left: float, top: float, w: float, h: float) -> Any:
+        top += LEGEND
+        return figure.add_axes((left / size[0], 1 - (top + h) / size[1], w / size[0], h / size[1]))
+
+    placed = [
+        place(n % across * wide + 0.75, n // across * high + 0.25, columns * field[0], rows * field[1])
+        for n in range(panels)
+    ]
+    return figure, placed, place(*corner, CONTROLS, needs) if needs else None
+
+
+def _place(cells: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
+    """Add ``row``, ``column`` and ``panel`` (texts) and their sort keys; fold what would be too many."""
+    cells = cells.copy()
+    have = {axis for axis in axes if axis in cells and cells[axis].notna().any()}
+    world = cells["world"] if "world" in have else pd.Series(0, cells.index)
+    resume = cells["resume_world"] if "resume_world" in have else world
+    cells["row_key"] = list(zip(world.astype(int), resume.fillna(world).astype(int), strict=True))
+    if cells.row_key.nunique() > MOST["rows"]:
+        cells["row_key"] = [(key[0], 0) for key in cells.row_key]
+    cells["row"] = [f"{a} → {b}" if b else f"{a} → any" for a, b in cells.row_key]
+
+    kill = cells["kill_step"].fillna(0).astype(int) if "kill_step" in have else pd.Series(0, cells.index)
+    steps = sorted(kill.unique())
+    point = cells["point"].fillna("") if "point" in have else pd.Series("", cells.index)
+    apart = cells.assign(kill=kill, of_point=point).groupby("kill").of_point.nunique().max() if len(cells) else 1
+    common = point.mode().iloc[0] if len(cells) else ""
+    keys = [(k, "" if p == common and apart == 1 else p) for k, p in zip(kill, point, strict=True)]
+    if len(set(keys)) > MOST["columns"]:
+        keys = [(k, "") for k in kill]
+    width = -(-len(steps) // MOST["columns"])
+    bins = {s: steps[i // width * width : i // width * width + width] for i, s in enumerate(steps)}
+    cells["column_key"] = [(bins[k][0], p) for k, p in keys]
+    cells["column"] = [
+        "–".join(map(str, dict.fromkeys((bins[k][0], bins[k][-1])))) + (f"\n{p}" if p else "") for k, p in keys
+    ]
+    used = {"world", "resume_world", "kill_step", "point"}
+    others = [a for a in axes if a in have - used and cells[a].nunique(dropna=False) > 1]
+    while others and len(cells[others].drop_duplicates()) > MOST["panels"]:
+        others.pop()  # the last axes are folded into shares
+    names = [f"{a.removeprefix('trainer.')} {{}}" if a not in ("backend", "fault") else "{}" for a in others]
+    cells["panel"] = [
+        " · ".join(n.format(v) for n, v in zip(names, row, strict=True))
+        for row in cells[others].itertuples(index=False)
+    ]
+    return cells
+
+
+def _order(cells: pd.DataFrame, what: str) -> list[str]:
+    return list(cells.sort_values(f"{what}_key")[what].drop_duplicates()) if len(cells) else []
+
+
+def _panel(axis: Any, cells: pd.DataFrame, rows: list[str], columns: list[str], name: str, first: bool) -> None:
+    fields = {key: part for key, part in cells.groupby(["row", "column"])}
+    codes = pd.DataFrame(index=rows, columns=columns, dtype=float)
+    signs = pd.DataFrame("", index=rows, columns=columns)
+    for key, part in fields.items():
+        counts = Counter(part.verdict)
+        if len(counts) == 1:
+            (verdict, count), = counts.items()  # fmt: skip
+            codes.loc[key], signs.loc[key] = _NAMES.index(verdict), _sign(verdict, count)
+    palette = ListedColormap([colour for colour, _ in style.VERDICTS.values()])
+    sns.heatmap(codes, ax=axis, cmap=palette, vmin=-0.5, vmax=len(_NAMES) - 0.5, cbar=False, linewidths=0)
+    for (row, column), part in fields.items():
+        x, y = columns.index(column), rows.index(row)
+        if signs.loc[row, column]:
+            _text(axis, x + 0.5, y + 0.5, signs.loc[row, column], part.verdict.iloc[0], len(part))
+        else:
+            _shares(axis, x, y, Counter(part.verdict))
+        if part.surprise.any():
+            axis.add_patch(Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, fill=False, lw=2.6, ec=style.INK, zorder=4))
+            axis.add_patch(Rectangle((x + 0.05, y + 0.05), 0.9, 0.9, fill=False, lw=1, ec=style.PAPER, zorder=5))
+    for x in range(len(columns) + 1):
+        axis.axvline(x, color=style.PAPER, lw=1.6, zorder=3)
+    for y in range(len(rows) + 1):
+        axis.axhline(y, color=style.PAPER, lw=1.6, zorder=3)
+    axis.set(xlabel="killed at step", ylabel="world → resumed at" if first else "", title=name)
+    axis.tick_params(length=0, rotation=0)
+
+
+def _sign(verdict: str, count: int) -> str:
+    return style.VERDICTS[verdict][1] + (f" {count}" if count > 1 else "")
+
+
+def _text(axis: Any, x: float, y: float, text: str, verdict: str, count: int) -> None:
+    colour = style.on(style.VERDICTS[verdict][0])
+    size = 12 if count == 1 else 9 if count < 100 else 7.5
+    axis.text(x, y, text, color=colour, ha="center", va="center_baseline", fontsize=size, fontweight="bold")
+
+
+def _shares(axis: Any, x: float, y: float, counts: Counter) -> None:
+    """Stacked bands with their counts, as high as their shares but never too low for one lost cell to be seen."""
+    least, total = min(0.42, 1 / len(counts)), sum(counts.values())
+    low = {verdict for verdict, count in counts.items() if count / total < least}
+    rest = (1 - least * len(low)) / sum(count for verdict, count in counts.items() if verdict not in low)
+    top = y
+    for verdict in sorted(counts, key=_NAMES.index):
+        height = least if verdict in low else counts[verdict] * rest
+        axis.add_patch(Rectangle((x, top), 1, height, color=style.VERDICTS[verdict][0], lw=0, zorder=2))
+        colour = style.on(style.VERDICTS[verdict][0])
+        text = f"{style.VERDICTS[verdict][1]} {counts[verdict]}"
+        axis.text(x + 0.5, top + height / 2, text, color=colour, ha="center", va="center_baseline", fontsize=7,
+                  fontweight="bold", zorder=6)  # fmt: skip
+        top += height
+
+
+def _controls(axis: Any, controls: pd.DataFrame) -> None:
+    """Names, expected and got; several cells of one control and outcome stand in one line as a count."""
+    groups = list(controls.groupby("control", sort=False))
+    axis.set(xlim=(0, CONTROLS), ylim=(len(groups), -1))
+    axis.axis("off")
+    for x, text in ((0, "planted failures"), (3.0, "expected"), (4.4, "got")):
+        axis.text(x, -0.35, text, fontweight="bold", va="center", fontsize=9.5 if x == 0 else 8.5)
+    for y, (name, cells) in enumerate(groups):
+        axis.text(0, y + 0.5, name, va="center")
+        for x, column in ((3.0, "expected"), (4.4, "verdict")):
+            counts = Counter(cells[column])
+            worst = max(counts, key=lambda verdict: (verdict != "equal", counts[verdict]))
+            colour, sign = style.VERDICTS[worst]
+            surprise = column == "verdict" and cells.surprise.any()
+            axis.add_patch(Rectangle((x, y + 0.12), 0.26, 0.76, fc=colour, lw=1.8 if surprise else 0,
+                                     ec=style.SURPRISE if surprise else colour))  # fmt: skip
+            axis.text(x + 0.13, y + 0.5, sign, color=style.on(colour), ha="center", va="center_baseline",
+                      fontsize=8.5, fontweight="bold")  # fmt: skip
+            label = worst if len(counts) == 1 else " + ".join(f"{n} {v}" for v, n in counts.most_common())
+            axis.text(x + 0.36, y + 0.5, label + (" (surprise)" if surprise else ""), va="center")
+
+
+def _legend(figure: Any, verdicts: pd.DataFrame) -> None:
+    there = [name for name in _NAMES if (verdicts.verdict == name).any()]
+    handles = [Patch(facecolor=style.VERDICTS[n][0], label=f"{style.VERDICTS[n][1]}  {n}") for n in there]
+    if verdicts.surprise.any():
+        handles.append(Patch(facecolor="none", edgecolor=style.INK, linewidth=2, label="not as predicted"))
+    figure.legend(handles=handles, loc="upper left", bbox_to_anchor=(0, 1), ncols=len(handles), borderpad=0,
+                  handlelength=1.1, handleheight=1.1, columnspacing=1.4, borderaxespad=0)  # fmt: skip
+
+
+def _spoken(experiment: Any, verdicts: pd.DataFrame) -> str:
+    counts = ", ".join(f"{count} {name}" for name, count in Counter(verdicts.verdict).most_common())
+    return f"Verdicts of {experiment.name}: {counts or 'no cells'}; {int(verdicts.surprise.sum())} surprises"

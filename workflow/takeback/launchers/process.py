@@ -1,0 +1,52 @@
+"""What the kernel knows of processes: bound lives, orphans, states."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+import psutil
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def die_with_parent(parent: int) -> None:
+    """In a new child: be killed when ``parent`` ends, however it ends (prctl(2), PR_SET_PDEATHSIG)."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before the line above
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose own parent ends, so that none is lost from sight (prctl(2))."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_descendants() -> int:
+    """Kill every process below this one, workers of killed ranks included; returns how many there were."""
+    ended = 0
+    while children := psutil.Process().children(recursive=True):
+        for child in children:
+            try:
+                child.kill()
+                ended += 1
+            except psutil.NoSuchProcess:
+                pass
+        psutil.wait_procs(children)
+    return ended
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is held by SIGSTOP."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False

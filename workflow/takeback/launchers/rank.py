@@ -1,0 +1,88 @@
+"""One rank: from a fork of the supervisor to the trainer's own program as ``__main__``."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import NoReturn
+
+from takeback import probe
+from takeback.launchers import process
+
+
+def start(command: list[str], environment: dict[str, str], folder: Path, root: Path, output: Path) -> int:
+    """Fork one rank and return its pid.
+
+    ``python FILE …`` and ``python -m MODULE …`` go on in the fork, which has torch imported already;
+    any other command replaces it. Either way the program sees the standard variables of its launcher.
+    """
+    supervisor = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        process.die_with_parent(supervisor)
+        os.setsid()  # a Ctrl-C at the terminal is the supervisor's to handle
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stdout = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(stdout, 1)
+        os.dup2(stdout, 2)
+        os.environ.update(environment)
+        words = [str(root / word) if (root / word).is_file() else word for word in command]
+        os.chdir(folder)
+        if words[0] not in ("python", "python3"):
+            os.execvp(words[0], words)
+        probe.connect()
+        run_python(words[1:])
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(70)  # EX_SOFTWARE: the launcher failed, not the trainer
+
+
+def run_python(words: list[str]) -> NoReturn:
+    """Run ``FILE ARG…`` or ``-m MODULE ARG…`` as ``__main__``, as the interpreter itself would, and end.
+
+    The program's globals are kept alive to the end, on purpose: where they are cleared first, a
+    DistributedDataParallel among them joins a thread of its gloo group while it holds the interpreter
+    lock which that thread waits for (torch 2.13; seen as a hang after the last line of the program).
+    """
+    main = ModuleType("__main__")
+    sys.modules["__main__"] = main
+    try:
+        if words[0] == "-m":
+            spec = importlib.util.find_spec(words[1])
+            if spec is None or not spec.origin:
+                raise SystemExit(f"no module named {words[1]!r} that could be run")
+            main.__spec__, main.__package__ = spec, spec.parent
+            path, words = spec.origin, words[1:]
+        else:
+            path = words[0]
+            sys.path.insert(0, str(Path(path).parent))
+        main.__file__ = path
+        sys.argv = [path, *words[1:]]
+        exec(compile(Path(path).read_bytes(), path, "exec"), main.__dict__)
+        status = 0
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException as error:
+        probe.record("error", type=type(error).__name__, text=str(error))
+        traceback.print_exc()
+        status = 1
+    atexit._run_exitfuncs()  # the interpreter's own way out is not to be had in a fork: _exit skips it
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,92 @@
+"""The leg: one launch from one parent leg or from nothing, named by all that determines it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+
+def canonical(value: Any) -> str:
+    """JSON text that is the same for equal values, whatever the order of their keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def digest(value: Any, length: int = 10) -> str:
+    """Hex digits of the SHA-256 of a value's canonical JSON."""
+    return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
+
+
+@dataclass(frozen=True, eq=False)
+class Leg:
+    """The unit of work. Two legs with the same :attr:`id` are the same run, in any experiment.
+
+    Attributes:
+        trainer: ``command`` (words), ``settings`` and, for files named in the command, ``sources`` (their digest).
+        backend: name of a module in ``takeback.backends``.
+        world: number of ranks.
+        faults: what strikes, each a mapping ``id, kind, ranks, point, step, attempt``.
+        parent: the leg whose checkpoints this one starts from.
+        repeat: 1 for the second of two equal runs (repeatability), else 0.
+        deadline: seconds after which an attempt counts as hung.
+        launcher: name of a module in ``takeback.launchers``.
+        hardware: settings that change kernels, such as ``threads``.
+    """
+
+    trainer: dict[str, Any]
+    backend: str
+    world: int
+    faults: tuple[dict[str, Any], ...] = ()
+    parent: Leg | None = None
+    repeat: int = 0
+    deadline: float = 120.0
+    launcher: str = "local"
+    hardware: dict[str, Any] = field(default_factory=lambda: {"threads": 1})
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """All that determines the run, as it is written to ``leg.json``."""
+        return {
+            "trainer": self.trainer,
+            "backend": self.backend,
+            "world": self.world,
+            "launcher": self.launcher,
+            "hardware": self.hardware,
+            "faults": list(self.faults),
+            "parent": self.parent.id if self.parent else None,
+            "repeat": self.repeat,
+            "deadline": self.deadline,
+        }
+
+    @property
+    def spec_json(self) -> str:
+        """:attr:`spec` as the one line that a job is given."""
+        return canonical(self.spec)
+
+    @cached_property
+    def id(self) -> str:
+        """Name of the leg's folder: readable, and unique by a digest of :attr:`spec`."""
+        return f"{self.label}-{digest(self.spec)}"
+
+    @property
+    def label(self) -> str:
+        """Readable part of the id, such as ``kill-gloo-w4-k6-sigkill``."""
+        if self.faults:
+            fault = self.faults[0]
+            words = ["kill", self.backend, f"w{self.world}", f"k{fault['step']}", fault_slug(fault)]
+        elif self.parent:
+            words = ["resume", self.backend, f"w{self.parent.world}to{self.world}"]
+        else:
+            words = ["twin" if self.repeat else "reference", self.backend, f"w{self.world}"]
+        return "-".join(words)
+
+
+def fault_slug(fault: Mapping[str, Any]) -> str:
+    """``sigkill``, ``sigkill-all``, ``sigkill-r0r2``: a fault's kind and victims in a name."""
+    ranks = fault.get("ranks", "last")
+    if ranks == "last":
+        return fault["kind"]
+    return fault["kind"] + "-" + (ranks if isinstance(ranks, str) else "".join(f"r{rank}" for rank in ranks))

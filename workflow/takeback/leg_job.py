@@ -1,0 +1,79 @@
+"""The job of one leg: prepare its folder, launch it, turn its records into evidence, seal it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Any
+
+from takeback import backends, evidence, launchers, provenance, records
+from takeback.evidence import EvidenceError
+from takeback.launchers.recorder import Recorder
+
+
+def run(spec: dict[str, Any], folder: Path, root: Path, parent: int | None = None) -> None:
+    """Run the leg that ``spec`` describes, in ``folder``; end with the process ``parent``, if one is given.
+
+    A trainer that crashes, hangs or is killed is a result, not an error of this function.
+
+    Raises:
+        EvidenceError: the folder can't be written, or the parent's evidence can't be read.
+    """
+    try:
+        prepare(spec, folder)
+    except OSError as error:
+        raise EvidenceError(f"{error.filename or folder}: {error.strerror}; free space or make it writable") from error
+    recorder = Recorder(folder / "records")
+    backend = backends.get(spec["backend"])
+    environment = {**threads(spec), **backend.environment()}
+    os.environ.update(environment)  # before torch is imported: that is when they are read
+    reason = why_not(spec, folder, backend)
+    if reason:
+        recorder("not_run", attempt=0, reason=reason)
+    else:
+        launchers.get(spec["launcher"])(spec, folder, root, recorder, parent)
+    seal(spec, folder, environment)
+
+
+def prepare(spec: dict[str, Any], folder: Path) -> None:
+    """An empty leg folder with the leg's own copy of its parent's checkpoints."""
+    if folder.exists():
+        shutil.rmtree(folder)
+    for name in ("records", "stdout"):
+        (folder / name).mkdir(parents=True)
+    checkpoints = folder / "checkpoints"
+    if spec["parent"]:
+        shutil.copytree(folder.parent / spec["parent"] / "checkpoints", checkpoints, copy_function=shutil.copyfile)
+    else:
+        checkpoints.mkdir()
+    evidence.write_json(folder / "leg.json", spec)
+
+
+def threads(spec: dict[str, Any]) -> dict[str, str]:
+    count = str(spec["hardware"]["threads"])
+    return {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
+
+
+def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
+    """The reason why this leg can't run here, or its parent could not."""
+    if spec["parent"]:
+        events = evidence.read_table(folder.parent / spec["parent"] / "events.parquet", "events")
+        for detail in events.loc[events.kind == "not_run", "detail"]:
+            return json.loads(detail)["reason"]
+    return backend.unavailable(spec["world"])
+
+
+def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:
+    """Write the evidence; then no file of the leg is written any more."""
+    rows = records.tables(folder / "records")
+    described = [json.loads(row["detail"])["facts"] for row in rows["events"] if row["kind"] == "described"]
+    facts = provenance.of_leg(spec, described[0] if described else {}, environment)
+    evidence.write_json(folder / "provenance.json", facts)
+    for table in evidence.TABLES:  # events last: it says that the leg is whole
+        evidence.write_table(folder / f"{table}.parquet", table, rows[table], {"takeback.provenance": facts["id"], "takeback.leg": folder.name})
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))

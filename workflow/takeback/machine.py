@@ -1,0 +1,110 @@
+"""Facts of this machine, of what is installed and of the package's sources; nothing here runs a kernel."""
+
+from __future__ import annotations
+
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from takeback import __version__, sources
+
+_FEATURES = (
+    "avx avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 "
+    "asimd asimddp bf16 sve sve2 i8mm"
+).split()
+_PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "snakemake", "seaborn", "matplotlib")
+
+
+def software() -> dict[str, str]:
+    """Versions of what the suite and its trainers build on."""
+    found = {name: version(name) for name in _PACKAGES}
+    own = {"takeback": __version__, "python": platform.python_version()}
+    return own | {name: number for name, number in found.items() if number}
+
+
+def fingerprint(
+    spec: Mapping[str, Any], described: Mapping[str, Any], environment: Mapping[str, str]
+) -> dict[str, str]:
+    """What changes the bits of kernels, as a flat mapping; arguments as of :func:`provenance.of_leg`."""
+    model, features = _cpu()
+    found = {
+        "cpu_model": model,
+        "cpu_capability": _capability(environment),
+        "cpu_features": features,
+        "threads": str(environment.get("OMP_NUM_THREADS") or spec.get("hardware", {}).get("threads", "not set")),
+        "python": platform.python_version(),
+        "torch": version("torch") or "missing",
+        "numpy": version("numpy") or "missing",
+        "bridge": str(described.get("bridge") or _bridge(spec["backend"])),
+        "device": str(described.get("device") or model),
+    }
+    return {key: str(value) for key, value in found.items()}
+
+
+@cache
+def _cpu() -> tuple[str, str]:
+    """Model and those vector features that choose kernels, from /proc/cpuinfo where there is one."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine(), "unknown"
+    lines = dict(re.findall(r"^([^\t:]+?)\s*:\s*(.*)$", text.split("\n\n")[0], re.M))
+    flags = set((lines.get("flags") or lines.get("Features") or "").split())
+    model = lines.get("model name") or " ".join(
+        f"{key} {lines[key]}" for key in ("CPU implementer", "CPU part", "CPU revision") if key in lines
+    )
+    return model or platform.machine(), " ".join(name for name in _FEATURES if name in flags)
+
+
+def _capability(environment: Mapping[str, str]) -> str:
+    """Which build of its CPU kernels torch takes in the ranks; asked of torch without running one."""
+    wish = environment.get("ATEN_CPU_CAPABILITY")
+    if wish:
+        return wish.upper()
+    try:
+        from torch.backends import cpu
+    except ImportError:
+        return "unknown"
+    return cpu.get_cpu_capability()
+
+
+def _bridge(backend: str) -> str:
+    if backend == "nccl":
+        try:
+            from torch.cuda import nccl
+
+            return "nccl " + ".".join(map(str, nccl.version()))
+        except (ImportError, AttributeError, RuntimeError):
+            return "nccl, not in this torch"
+    return f"{backend} of torch {version('torch') or 'unknown'}"
+
+
+def version(package: str) -> str | None:
+    """Version of an installed package, or None."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def source() -> dict[str, Any]:
+    """Commit of the checkout that holds the package's sources, if one does, and their digests by role."""
+    digests = {role: sources.digest(role) for role in sources.ROLES}
+    commit = modified = None
+    if _git("ls-files", "--", "provenance.py"):
+        commit, modified = _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain", "--", ".", "../schemas"))
+    return {"commit": commit or None, "modified": modified, "digests": digests}
+
+
+def _git(*words: str) -> str:
+    try:
+        done = subprocess.run(["git", *words], cwd=sources.PACKAGE, capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

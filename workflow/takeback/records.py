@@ -1,0 +1,96 @@
+"""From the append-only records of the processes to the tables of evidence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ENVELOPE = ("kind", "pid", "mono", "wall", "step", "point")
+SUPERVISOR = -1
+
+
+def tables(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    """Rows of ``losses``, ``ledger``, ``digests`` and ``events`` from the record files in a folder.
+
+    A last line that was cut by the end of its process is dropped, and an event ``torn_record`` says so.
+    """
+    rows: dict[str, list[dict[str, Any]]] = {"losses": [], "ledger": [], "digests": [], "events": []}
+    for path in sorted(folder.glob("*.jsonl")):
+        who = {"attempt": 0, "rank": SUPERVISOR}
+        if name := re.fullmatch(r"attempt(\d+)-rank(\d+)", path.stem):
+            who = {"attempt": int(name[1]), "rank": int(name[2])}
+        first_step = True
+        for record in lines(path):
+            # The supervisor's own records name the attempt that they speak of.
+            owner = who | {"attempt": record.pop("attempt", who["attempt"])}
+            match record["kind"]:
+                case "step":
+                    if first_step:
+                        rows["events"].append(event(owner, {**record, "kind": "first_step"}, bare=True))
+                        first_step = False
+                    add_step(rows, owner, record)
+                case "digest":
+                    rows["digests"] += digest_rows(owner, record)
+                case _:
+                    rows["events"].append(event(owner, record))
+    rows["events"].sort(key=lambda row: row["monotonic"])
+    return rows
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of one file; a torn last one becomes a ``torn_record``."""
+    last: dict[str, Any] = {"pid": 0, "mono": 0.0, "wall": 0.0}
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            yield {**{key: last[key] for key in ("pid", "mono", "wall")}, "kind": "torn_record", "bytes": len(line)}
+            return
+        last = json.loads(line)
+        yield dict(last)
+
+
+def event(owner: dict[str, int], record: dict[str, Any], bare: bool = False) -> dict[str, Any]:
+    detail = {} if bare else {key: value for key, value in record.items() if key not in ENVELOPE}
+    return {
+        **owner,
+        "pid": record["pid"],
+        "monotonic": record["mono"],
+        "wall": record["wall"],
+        "kind": record["kind"],
+        "step": record.get("step"),
+        "point": record.get("point"),
+        "detail": json.dumps(detail),
+    }
+
+
+def add_step(rows: dict[str, list[dict[str, Any]]], owner: dict[str, int], record: dict[str, Any]) -> None:
+    ids, at = record["samples"], {**owner, "step": record["step"], "epoch": record["epoch"]}
+    rows["ledger"].append({**at, "sample_ids": ids})
+    rows["losses"].append(
+        {
+            **at,
+            "micro_batches": record["micro_batches"],
+            "loss": float_of(record["loss_bits"], record["loss_dtype"]),
+            "loss_bits": record["loss_bits"],
+            "loss_dtype": record["loss_dtype"],
+            "lr": record["lr"],
+            "grad_norm": record["grad_norm"],
+            "grad_norm_bits": record["grad_norm_bits"],
+            "samples": hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:16],
+        }
+    )
+
+
+def digest_rows(owner: dict[str, int], record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    at = {**owner, "moment": record["moment"], "step": record["step"]}
+    for order, (name, dtype, shape, value) in enumerate(record["entries"]):
+        yield {**at, "order": order, "name": name, "dtype": dtype, "shape": shape, "digest": value}
+
+
+def float_of(bits: int, dtype: str) -> float:
+    integer, real = {"float32": ("i", "f"), "float64": ("q", "d")}[dtype]
+    return struct.unpack(real, struct.pack(integer, bits))[0]

@@ -1,0 +1,147 @@
+"""The page of an experiment: one file that needs nothing else, made from what lies in its results folder."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from takeback import __version__
+from takeback.answer import answer
+from takeback.evidence import EvidenceError, read_json, read_table
+from takeback.figures import style
+
+TEMPLATES = Path(__file__).parents[1] / "report"
+MEANING = {
+    "equal": "Every loss, state and sample that was compared has the bits of the uninterrupted run.",
+    "different": "Something differs; the first step and the first state by name are given.",
+    "refused": "The run stopped with a clear error instead of going on wrongly.",
+    "hung": "The deadline passed without an end.",
+    "crashed": "The run ended with an error that nobody asked for.",
+    "invalid": "No statement can be made: the fault did not strike, or the resume did not resume what it should have.",
+    "unrepeatable": "Two uninterrupted runs differ already, so a resumed one can't be judged.",
+    "not-run": "It can't run on this machine; the reason is given.",
+}
+
+
+def log_of(row: dict[str, Any]) -> str:
+    """Where the log of the leg that a verdict is about lies, seen from the folder of the Snakefile."""
+    return f"results/logs/leg/{row['resumed']}.log"
+
+
+def command_of(row: dict[str, Any]) -> str:
+    """The one command that runs a cell's killed and resumed legs again."""
+    return f"snakemake --cores 2 --forcerun leg -- results/runs/{row['resumed']}/events.parquet"
+
+
+def write(
+    experiment: Any,
+    folder: Path,
+    log: Callable[[dict[str, Any]], str] = log_of,
+    command: Callable[[dict[str, Any]], str] = command_of,
+) -> Path:
+    """Write ``folder/report.html``.
+
+    Args:
+        experiment: takeback.experiment.Experiment.
+        folder: results/<experiment>, with verdicts.parquet, findings.tsv, provenance.json and figures/*.svg.
+        log, command: path of the log and command that reproduces it, of one row of the verdicts.
+
+    Raises:
+        EvidenceError: a file is missing or broken, or the page can't be written.
+    """
+    verdicts = read_table(folder / "verdicts.parquet", "verdicts")
+    try:
+        findings = pd.read_csv(folder / "findings.tsv", sep="\t", keep_default_na=False)
+        figures = {path.stem: Markup(style.inline(path)) for path in sorted((folder / "figures").glob("*.svg"))}  # noqa: S704 (ours)
+    except (OSError, ValueError) as error:
+        raise EvidenceError(f"{folder}: findings or figures can't be read: {error}; run snakemake again") from None
+    absent = [figures.pop(name) and name for name in list(figures) if "did not run" in figures[name]]
+    rows = records(verdicts)
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["breakable"] = breakable
+    page = environment.get_template("page.html.j2").render(
+        experiment=experiment,
+        answer=answer(verdicts),
+        findings=findings.to_dict("records"),
+        heatmap=figures.pop("verdicts", None),
+        overlays=figures,
+        absent=absent,
+        controls=[row for row in rows if row["control"]],
+        surprises=[{**row, "log": log(row), "command": command(row)} for row in rows if row["surprise"]],
+        times=[times(verdicts, "detect_s", "world"), times(verdicts, "restart_s", "resume_world")],
+        groups=groups(rows),
+        provenance=read_json(folder / "provenance.json"),
+        verdicts=style.VERDICTS,
+        meaning=MEANING,
+        css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),  # noqa: S704 (ours)
+        version=__version__,
+        example=rows[0]["resumed"] if rows else "LEG",
+    )
+    out = folder / "report.html"
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise EvidenceError(f"{out}: cannot be written: {error.strerror}") from None
+    return out
+
+
+def breakable(name: str) -> Markup:
+    """A dotted name that may be broken after a dot or an underscore, where a line is too short for it."""
+    return Markup(escape(name).replace(".", ".<wbr>").replace("_", "_<wbr>"))  # noqa: S704 (escaped)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as dicts, with None for whatever is missing and whole numbers as int."""
+    return [
+        {key: _plain(value) for key, value in row.items()}
+        for row in frame.astype(object).to_dict("records")
+    ]  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def times(verdicts: pd.DataFrame, column: str, by: str) -> list[tuple[int, int, float, float, float]]:
+    """(world, cells, minimum, median, maximum in seconds) of a time, one row a world of the axis ``by``."""
+    if by not in verdicts or column not in verdicts:
+        return []
+    known = verdicts[verdicts[column].notna()]
+    return [
+        (int(world), len(part), part[column].min(), part[column].median(), part[column].max())
+        for world, part in known.groupby(by)
+    ]
+
+
+def groups(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Cells by backend and worlds, and the controls: name, counts of verdicts, surprises, rows."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        world, resume = row.get("world"), row.get("resume_world")
+        name = "planted failures" if row["control"] else f"{row.get('backend') or ''} {world} → {resume or world}"
+        found.setdefault(name.strip(), []).append(row)
+    order = list(style.VERDICTS)
+    return [
+        {
+            "name": name,
+            "rows": part,
+            "counts": sorted(Counter(row["verdict"] for row in part).items(), key=lambda item: order.index(item[0])),
+            "surprises": sum(bool(row["surprise"]) for row in part),
+        }
+        for name, part in found.items()
+    ]

@@ -1,0 +1,49 @@
+"""Digests of the package's sources, one a role: what an edit must re-run, and what it need not."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+EVIDENCE = ("probe.py", "records.py", "evidence.py", "../schemas/losses.schema.yaml", "../schemas/ledger.schema.yaml",
+            "../schemas/digests.schema.yaml", "../schemas/events.schema.yaml")  # fmt: skip
+ROLES = {
+    "trainer": ("trainers", "backends", "probe.py"),
+    "nemesis": ("faults", "launchers", "leg_job.py", "leg.py", *EVIDENCE),
+    "checkers": ("checkers", "verdicts.py", "bits.py", "matrix.py", "experiment.py", "evidence.py", "../schemas/verdicts.schema.yaml"),
+    "page": ("figures", "report.py", "provenance.py", "../report", "evidence.py"),
+}
+
+
+@cache
+def digest(role: str) -> str:
+    """16 hex digits over the names and bytes of the files of one role (trainer, nemesis, checkers, page)."""
+    found = hashlib.sha256()
+    for path in files(role):
+        found.update(f"{path.name}\0".encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def files(role: str) -> list[Path]:
+    """The files of one role, in a fixed order; caches and hidden files apart."""
+    found = []
+    for name in ROLES[role]:
+        path = PACKAGE / name
+        inside = sorted(path.rglob("*")) if path.is_dir() else [path]
+        found += [file for file in inside if file.is_file() and "__pycache__" not in file.parts]
+    return found
+
+
+@cache
+def environment() -> str:
+    """The installed versions that can change a bit of the training, as ``torch 2.13.0, numpy 2.4.6``."""
+    found = []
+    for name in ("torch", "numpy"):
+        try:
+            found.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            found.append(f"{name} missing")
+    return ", ".join(found)

@@ -1,0 +1,51 @@
+"""What the terminal says at the end: one line if all came out as predicted, else each surprise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+
+def terminal_summary(verdicts: pd.DataFrame, experiment_name: str) -> tuple[str, int]:
+    """Text for the terminal and the exit status: 0 if nothing is a surprise, else 1.
+
+    Args:
+        verdicts: table as written to ``verdicts.parquet``, one row a cell.
+        experiment_name: name of the experiment's file.
+    """
+    ran = verdicts[verdicts["verdict"] != "not-run"]
+    surprises = ran[ran["surprise"].astype(bool)]
+    kinds = ", ".join(f"{count} {verdict}" for verdict, count in ran["verdict"].value_counts().items())
+    line = f"{experiment_name}: {len(ran) - len(surprises)} of {len(ran)} cells as predicted"
+    line += f" ({kinds})" if kinds else ""
+    idle = verdicts[verdicts["verdict"] == "not-run"]
+    if len(idle):
+        line += f"; {len(idle)} not run: {', '.join(dict.fromkeys(idle['diagnosis']))}"
+    if not len(surprises):
+        return line, 0
+    blocks = [_surprise(row) for row in surprises.to_dict("records")]
+    # The count comes last: it is what stays on the screen.
+    return "\n\n".join([*blocks, line]), 1
+
+
+def _surprise(row: dict[str, Any]) -> str:
+    lines = {
+        "cell": row["cell"],
+        "expected": _answer(row["expected"], row["expected_first_step"], row["expected_first_state"]),
+        "got": _answer(row["verdict"], row["first_step"], row["first_state"]),
+        "why": row["diagnosis"],
+        "logs": f"results/logs/leg/{row['killed']}.log results/logs/leg/{row['resumed']}.log",
+        "reproduce": f"snakemake --cores 2 --force results/runs/{row['resumed']}/events.parquet",
+    }
+    return "\n".join(f"{name + ':':<11}{text}" for name, text in lines.items())
+
+
+def _answer(verdict: str, step: Any, state: Any) -> str:
+    """``different from step 17 on, rng.torch first``, as far as it is known."""
+    words = verdict
+    if not pd.isna(step):
+        words += f" from step {int(step)} on"
+    if not pd.isna(state):
+        words += f", {state} first"
+    return words

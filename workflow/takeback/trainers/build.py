@@ -1,0 +1,66 @@
+"""A fresh start: model, optimizer with two parameter groups, schedule, averaged weights, sampler, streams."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from takeback.trainers.data import Sampler, Text
+from takeback.trainers.model import Transformer
+from takeback.trainers.randomness import Randomness, key, seed_all
+from takeback.trainers.settings import Settings
+from takeback.trainers.state import State
+
+
+def build(cfg: Settings, rank: int, device: torch.device) -> State:
+    """A fresh state, the same on every rank but for the streams of ``rng: stream``."""
+    seed_all(key(cfg.seed, "weights"), torch.device("cpu"))
+    shape = {name: getattr(cfg, name) for name in ("width", "layers", "heads", "context", "dropout")}
+    model = Transformer(**shape).to(device)
+    average = copy.deepcopy(model).requires_grad_(False).eval()
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
+    others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        lr=cfg.learning_rate,
+        foreach=False,
+    )
+    for parameter in model.parameters():  # from the start, so that every state has the same names
+        optimizer.state[parameter] = {
+            "step": torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: rate(done, cfg))
+    sampler = Sampler(cfg.samples, cfg.batch, cfg.shards, cfg.seed)
+    return State(model, average, optimizer, schedule, sampler, Randomness(cfg.rng, cfg.seed, rank, device))
+
+
+def rate(done: int, cfg: Settings) -> float:
+    """Share of the learning rate after ``done`` steps: linear warm-up, then a cosine to a tenth."""
+    if done < cfg.warmup:
+        return (done + 1) / cfg.warmup
+    way = min(1.0, (done - cfg.warmup) / max(1, cfg.steps - cfg.warmup))
+    return 0.1 + 0.45 * (1 + math.cos(math.pi * way))
+
+
+def facts(cfg: Settings, model: nn.Module, text: Text) -> dict[str, Any]:
+    """What a reader of the results must know about this run, for its provenance."""
+    parameters = dict(model.named_parameters())
+    return {
+        "dataset": {"name": text.name, "bytes": len(text.bytes), "sha256": text.sha256},
+        "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
+        "shapes": {
+            "micro_batch": [cfg.batch, cfg.context],
+            **{name: list(parameter.shape) for name, parameter in parameters.items()},
+        },
+        "parameters": sum(parameter.numel() for parameter in parameters.values()),
+        "seed": cfg.seed,
+        "reduction": cfg.reduction,
+        "rng": cfg.rng,
+        "loader": cfg.loader,
+    }

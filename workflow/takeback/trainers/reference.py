@@ -1,0 +1,196 @@
+"""The reference trainer: a byte-level transformer, a state rich enough to be lost in many ways, one loop.
+
+By hand::
+
+    python -m takeback.trainers.reference --checkpoints /tmp/ck
+
+On two ranks::
+
+    torchrun --nproc-per-node 2 -m takeback.trainers.reference --checkpoints /tmp/ck
+
+Started again with the same folder it goes on from the newest checkpoint there. Settings:
+``--help``. Of the suite that watches it, it knows the probe alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn import functional
+
+from takeback import backends, probe
+from takeback.trainers import data, reduction, settings, topology
+from takeback.trainers.build import build, facts
+from takeback.trainers.checkpoint import CheckpointError, Checkpoints
+from takeback.trainers.settings import Settings
+from takeback.trainers.state import State, forget
+
+
+def main(argv: list[str] | None = None) -> int:
+    world = topology.world_from_environment()
+    cfg = settings.parse(argv, world, prog="reference", description=__doc__)
+    backend = backends.get(cfg.backend)
+    for name, value in backend.environment().items():
+        os.environ.setdefault(name, value)
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if reason := backend.unavailable(local_rank + 1):
+        return _refuse(f"--backend {cfg.backend}: {reason}", status=2)
+    backend.setup(local_rank)
+    device = torch.device(backend.device(local_rank))
+    topology.join(cfg.backend, device)
+    try:
+        probe.group(topology.count_ranks(device), cfg.backend)
+        run(cfg, backend.describe(), device)
+        status = 0
+    except (data.DataError, CheckpointError, topology.DisagreementError) as error:
+        status = _refuse(str(error), status=1)
+    dist.destroy_process_group()
+    return status
+
+
+def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> None:
+    """Restore, agree, then train each phase on its ranks: one phase, or two with a handover."""
+    rank, phases = dist.get_rank(), cfg.phases(dist.get_world_size())
+    groups = [topology.first_ranks(ranks) for ranks, _ in phases]
+    held_out = cfg.shards * cfg.batch
+    text = data.read_text((cfg.samples + held_out) * cfg.context + 1)
+    state = build(cfg, rank, device)
+    shape = {name: getattr(cfg, name) for name in "width layers heads context samples shards batch".split()}
+    checkpoints = Checkpoints(cfg.checkpoints, cfg.keep, {**shape, "text": text.sha256})
+    probe.describe(**facts(cfg, state.model, text), bridge=bridge)
+    restore(state, checkpoints, cfg.forget)
+
+    for number, ((ranks, last_step), group) in enumerate(zip(phases, groups, strict=True)):
+        if number > 0:
+            snapshot = state.snapshot(groups[number - 1]) if rank < phases[number - 1][0] else None
+            snapshot = topology.hand_over(snapshot)
+            if rank < ranks:
+                state.restore(snapshot, rank)
+                probe.record("note", step=state.step, text=f"handed over to {ranks} ranks")
+        if rank < ranks:
+            train(cfg, state, data.Windows(text, cfg.context), checkpoints, group, device, last_step)
+    dist.barrier()
+    if rank < phases[-1][0]:
+        probe.finished(state.step, state=state.collect() if probe.active() else None)
+
+
+def train(
+    cfg: Settings,
+    state: State,
+    windows: data.Windows,
+    checkpoints: Checkpoints,
+    group: dist.ProcessGroup,
+    device: torch.device,
+    last_step: int,
+) -> None:
+    """The loop: global steps up to ``last_step`` on the ranks of ``group``."""
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    each = cfg.shards // world
+    shards = range(rank * each, (rank + 1) * each)
+    parameters = list(state.model.parameters())
+    reduce = reduction.REDUCTIONS[cfg.reduction]
+    plan = state.sampler.plan(shards, last_step - state.step)
+    batches = data.batches(cfg.loader, windows, plan)
+
+    while state.step < last_step:
+        step, epoch = state.step + 1, state.sampler.epoch
+        probe.point("step_begin", step)
+        leaves, consumed = [], []
+        for shard in shards:
+            ids, window = next(batches)
+            state.rng.enter(step, shard)
+            inputs, _ = data.tensors(data.corrupt(window), device)
+            _, targets = data.tensors(window, device)
+            probe.point("forward", step)
+            loss = functional.cross_entropy(state.model(inputs).flatten(0, 1), targets.flatten())
+            probe.point("backward", step)
+            leaves.append(reduction.flatten(torch.autograd.grad(loss, parameters), loss))
+            consumed += ids
+
+        probe.point("allreduce", step)
+        mean = reduce(leaves, group) / cfg.shards
+        gradient, loss = mean[:-1], mean[-1]
+        norm = torch.linalg.vector_norm(gradient)  # one buffer, the same on every rank: one order
+        gradient *= (cfg.clip / (norm + 1e-6)).clamp(max=1.0)
+        for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
+
+        probe.point("optimizer", step)
+        lr = state.schedule.get_last_lr()[0]
+        state.optimizer.step()
+        state.schedule.step()
+        update_average(state, cfg.ema)
+        state.sampler.advance()
+        state.rng.leave(step)
+        state.step = step
+        probe.step(
+            step,
+            loss,
+            epoch=epoch,
+            samples=consumed,
+            micro_batches=each,
+            lr=lr,
+            grad_norm=norm,
+            state=state.collect() if probe.active() else None,
+        )
+
+        if step % cfg.evaluate_every == 0:
+            evaluate(cfg, state, windows, device)
+        if step % cfg.save_every == 0:
+            checkpoints.save(step, state.snapshot(group), group)
+            probe.saved(step, state=state.collect() if probe.active() else None)
+        if rank == 0 and not probe.active():
+            print(f"step {step} epoch {epoch} loss {loss:.6f} lr {lr:.2e} norm {norm:.4f}")
+
+
+def restore(state: State, checkpoints: Checkpoints, forgotten: str) -> None:
+    """Bring back the newest checkpoint if there is one, and go on only if all ranks have the same."""
+    problem = None
+    try:
+        snapshot = forget(forgotten, checkpoints.load(), state)
+        if snapshot is not None:
+            state.restore(snapshot, dist.get_rank())
+    except CheckpointError as error:
+        problem = error
+    restored = state.step if problem is None else topology.COULD_NOT_LOAD
+    try:
+        topology.check_agreement(restored, state.sampler.epoch, state.digest(), dist.group.WORLD)
+    finally:
+        if problem is not None:
+            raise problem
+    probe.restored(state.step, epoch=state.sampler.epoch, state=state.collect() if probe.active() else None)
+
+
+@torch.no_grad()
+def update_average(state: State, decay: float) -> None:
+    """Exponential moving average of the weights."""
+    for mean, parameter in zip(state.average.parameters(), state.model.parameters(), strict=True):
+        mean.lerp_(parameter, 1 - decay)
+
+
+@torch.no_grad()
+def evaluate(cfg: Settings, state: State, windows: data.Windows, device: torch.device) -> None:
+    """Loss of the averaged weights on held-out samples; every rank takes all, so all have the same bits."""
+    probe.point("evaluate", state.step)
+    _, held_out = windows[list(range(cfg.samples, cfg.samples + cfg.shards * cfg.batch))]
+    inputs, targets = data.tensors(held_out, device)
+    loss = functional.cross_entropy(state.average(inputs).flatten(0, 1), targets.flatten())
+    if float(loss) < state.best["loss"]:
+        state.best = {"loss": float(loss), "step": state.step}
+    if dist.get_rank() == 0:
+        bits, _ = probe.float_bits(loss)
+        probe.record("evaluated", step=state.step, loss_bits=bits, best=state.best["loss"])
+
+
+def _refuse(reason: str, status: int) -> int:
+    print(f"reference: {reason}", file=sys.stderr)
+    probe.refused(reason)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

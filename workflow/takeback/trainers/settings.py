@@ -1,0 +1,146 @@
+"""Settings of the reference trainer: ``--name value`` on its command line, checked at once."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from takeback import backends
+
+
+class SettingsError(ValueError):
+    """A setting that can't be used: one line that names it and says what is allowed."""
+
+
+def _choice(*allowed: str) -> Any:
+    return field(default=allowed[0], metadata={"allowed": allowed})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that determines a run, next to the number of ranks.
+
+    Lengths are in bytes of text (one token a byte), ``batch`` in sequences a micro-batch,
+    ``shards`` in micro-batches a global step, ``*_every`` and ``warmup`` in global steps.
+    """
+
+    checkpoints: str
+    backend: str = "gloo"
+    steps: int = 24
+    samples: int = 128
+    batch: int = 2
+    shards: int = 8
+    save_every: int = 4
+    keep: int = 3
+    evaluate_every: int = 8
+    context: int = 32
+    width: int = 32
+    layers: int = 2
+    heads: int = 2
+    dropout: float = 0.1
+    learning_rate: float = 3e-3
+    warmup: int = 4
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    ema: float = 0.9
+    seed: int = 1234
+    loader: str = _choice("inline", "workers")
+    reduction: str = _choice("fixed-order", "allreduce")
+    rng: str = _choice("keyed", "stream")
+    forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
+    handover: str = ""
+
+    @property
+    def steps_an_epoch(self) -> int:
+        return self.samples // (self.shards * self.batch)
+
+    def phases(self, world: int) -> list[tuple[int, int]]:
+        """(ranks, last step) of each stretch of the run: two with a handover, else one."""
+        if not self.handover:
+            return [(world, self.steps)]
+        first, step, second = map(int, self.handover.split(":"))
+        return [(first, step), (second, self.steps)]
+
+
+_POSITIVE = "steps samples batch shards save_every keep evaluate_every context width layers heads".split()
+
+
+def check(settings: Settings, world: int) -> None:
+    """Raise :class:`SettingsError` at the first setting that makes no sense with ``world`` ranks."""
+    for name in _POSITIVE:
+        if getattr(settings, name) < 1:
+            raise SettingsError(f"--{name}: {getattr(settings, name)} is too small; at least 1")
+    for name, low, high in (("dropout", 0, 1), ("ema", 0, 1)):
+        if not low <= getattr(settings, name) < high:
+            raise SettingsError(f"--{name}: must be at least {low} and below {high}")
+    for name in ("learning_rate", "clip"):
+        if not getattr(settings, name) > 0:
+            raise SettingsError(f"--{name}: must be above 0")
+    for name in ("warmup", "weight_decay", "seed"):
+        if getattr(settings, name) < 0:
+            raise SettingsError(f"--{name}: must not be below 0")
+    if settings.width % settings.heads:
+        raise SettingsError(f"--heads: {settings.heads} does not divide --width {settings.width}")
+    if settings.steps_an_epoch < 1:
+        need = settings.shards * settings.batch
+        raise SettingsError(f"--samples: {settings.samples} is less than one step of shards x batch = {need}")
+    if settings.handover:
+        _check_handover(settings, world)
+    for ranks, _ in settings.phases(world):
+        if settings.shards % ranks:
+            raise SettingsError(f"--shards: {settings.shards} can't be dealt evenly to {ranks} ranks")
+
+
+def _check_handover(settings: Settings, world: int) -> None:
+    try:
+        first, step, second = map(int, settings.handover.split(":"))
+    except ValueError:
+        raise SettingsError(
+            f"--handover: {settings.handover!r} is not ranks:step:ranks, as in 4:8:2"
+        ) from None
+    if min(first, second) < 1 or not 0 < step < settings.steps:
+        raise SettingsError(
+            f"--handover: needs ranks of at least 1 and a step from 1 to {settings.steps - 1}"
+        )
+    if max(first, second) != world:
+        raise SettingsError(
+            f"--handover: {settings.handover} needs {max(first, second)} ranks, {world} launched"
+        )
+
+
+class _OneLine(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def parse(argv: list[str] | None, world: int, *, prog: str, description: str | None) -> Settings:
+    """Settings from a command line; a mistake is one line on stderr and exit status 2."""
+    parser = _OneLine(
+        prog=prog,
+        description=description,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for entry in dataclasses.fields(Settings):
+        name = f"--{entry.name}"
+        if entry.name == "checkpoints":
+            parser.add_argument(name, required=True, help="folder for the checkpoints")
+        else:
+            choices = backends.names() if entry.name == "backend" else entry.metadata.get("allowed")
+            parser.add_argument(
+                name,
+                type=type(entry.default),
+                default=entry.default,
+                choices=choices,
+                help="default: %(default)s",
+            )
+    settings = Settings(**vars(parser.parse_args(argv)))
+    try:
+        check(settings, world)
+    except SettingsError as error:
+        print(f"{prog}: {error}", file=sys.stderr)
+        sys.exit(2)
+    return settings

@@ -1,0 +1,78 @@
+"""Who takes part: the process group, whether its ranks agree, and a handover to other ranks."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+COULD_NOT_LOAD = -1
+
+
+class DisagreementError(RuntimeError):
+    """Ranks have restored different states: one line that says which rank has what."""
+
+
+def world_from_environment() -> int:
+    """Ranks that were launched: ``WORLD_SIZE``, or 1 where nobody launched anything."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def join(backend: str, device: torch.device) -> None:
+    """Join the process group that the environment names; without one, be a world of one."""
+    bound = device if device.type == "cuda" else None
+    if "WORLD_SIZE" in os.environ:
+        dist.init_process_group(backend, device_id=bound)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
+
+
+def first_ranks(count: int) -> dist.ProcessGroup:
+    """The group of ranks 0 to ``count`` - 1; called on all ranks alike."""
+    return dist.group.WORLD if count == dist.get_world_size() else dist.new_group(range(count))
+
+
+def count_ranks(device: torch.device) -> int:
+    """The number of ranks, found by adding one from each."""
+    ones = torch.ones(1, dtype=torch.int64, device=device)
+    dist.all_reduce(ones)
+    return int(ones)
+
+
+def all_agree(well: bool, group: dist.ProcessGroup) -> bool:
+    """True on every rank if ``well`` is true on every rank; nobody leaves before all have come."""
+    answers: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(answers, well, group=group)
+    return all(answers)
+
+
+def check_agreement(step: int, epoch: int, digest: int, group: dist.ProcessGroup) -> None:
+    """Compare the smallest and the largest restored step, epoch and state digest over the ranks.
+
+    Args:
+        step: completed steps that this rank has restored; ``COULD_NOT_LOAD`` says that it failed.
+
+    Raises:
+        DisagreementError: on every rank, if they differ.
+    """
+    rows: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(rows, (step, epoch, digest), group=group)
+    if min(rows) != max(rows):
+        have = "; ".join(f"rank {rank}: {_words(*row)}" for rank, row in enumerate(rows))
+        raise DisagreementError(f"ranks have restored different states: {have}")
+
+
+def _words(step: int, epoch: int, digest: int) -> str:
+    if step == COULD_NOT_LOAD:
+        return "could not load"
+    return f"step {step} epoch {epoch} state {digest:016x}"
+
+
+def hand_over(snapshot: dict[str, Any] | None) -> dict[str, Any]:
+    """Give rank 0's ``snapshot`` to all ranks in memory, through the process group and no file."""
+    box = [snapshot]
+    dist.broadcast_object_list(box, src=0)
+    assert box[0] is not None
+    return box[0]

@@ -1,0 +1,160 @@
+"""From the evidence of legs to verdicts on cells, and from those to the experiment's findings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from takeback import checkers, evidence
+from takeback.checkers.case import Case, LegView
+
+if TYPE_CHECKING:
+    from takeback.evidence import Evidence
+    from takeback.experiment import Experiment
+    from takeback.matrix import Cell, Expectation
+
+#: Columns of numbers that a cell may lack: kept as whole numbers, with a gap.
+_NULLABLE = {"integer": "Int64", "boolean": "boolean", "number": "Float64"}
+
+
+def judge(cell: Cell, evidences: Mapping[str, Evidence]) -> dict[str, Any]:
+    """The row of one cell: the columns of ``verdicts.schema.yaml``, then its axes.
+
+    Args:
+        cell: what to judge.
+        evidences: evidence by leg id, at least of the cell's legs.
+    """
+    return _row(cell, {leg.id: LegView(evidences[leg.id]) for leg in cell.legs})
+
+
+def judge_experiment(experiment: Experiment, runs: Path) -> pd.DataFrame:
+    """One row a cell, in the order of the experiment.
+
+    Each leg is read and prepared once, however many cells use it, and let go after the last one.
+
+    Raises:
+        EvidenceError: evidence of a leg is missing or can't be read.
+    """
+    last_use = {leg.id: number for number, cell in enumerate(experiment.cells) for leg in cell.legs}
+    legs: dict[str, LegView] = {}
+    rows = []
+    for number, cell in enumerate(experiment.cells):
+        of_cell = {leg.id for leg in cell.legs}
+        for leg_id in of_cell - legs.keys():
+            legs[leg_id] = LegView(evidence.read(runs, leg_id))
+        rows.append(_row(cell, legs))
+        for leg_id in of_cell:
+            if last_use[leg_id] == number:
+                del legs[leg_id]
+    return _frame(rows)
+
+
+def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
+    judgement = checkers.judge(Case.of(cell, legs))
+    expect = cell.expect
+    row = dict.fromkeys(evidence.columns("verdicts"))
+    row |= {"steps_compared": 0, "losses_different": 0, "states_compared": 0, "states_different": 0}
+    for finding in judgement.findings:
+        row |= finding.columns
+    row |= {
+        "cell": cell.id,
+        "control": cell.control,
+        "verdict": judgement.verdict,
+        "expected": expect.verdict,
+        "surprise": is_surprise(expect, judgement.verdict, judgement.first_step, judgement.first_state),
+        "first_step": judgement.first_step,
+        "first_state": judgement.first_state,
+        "diagnosis": judgement.diagnosis,
+        "comparison": _comparison(cell, legs, [finding.compared for finding in judgement.findings]),
+        "expected_first_step": expect.first_step,
+        "expected_first_state": expect.first_state,
+        "because": expect.because,
+        "reference": cell.reference.id,
+        "killed": cell.killed.id,
+        "resumed": cell.resumed.id,
+    }
+    return row | cell.axes
+
+
+def is_surprise(expect: Expectation, verdict: str, first_step: int | None, first_state: str | None) -> bool:
+    """Whether the prediction failed: the verdict, or where the difference was predicted to begin.
+
+    A cell that could not run is no surprise. ``expect.first_state`` is a name or a pattern (``rng.*``).
+    """
+    if verdict == "not-run":
+        return False
+    if verdict != expect.verdict:
+        return True
+    if verdict != "different":
+        return False
+    if expect.first_step is not None and expect.first_step != first_step:
+        return True
+    return expect.first_state is not None and not _is_named(first_state, expect.first_state)
+
+
+def _is_named(name: str | None, pattern: str) -> bool:
+    return name is not None and (name == pattern or fnmatchcase(name, pattern))
+
+
+def _comparison(cell: Cell, legs: Mapping[str, LegView], compared: list[str]) -> str:
+    made = [words for words in compared if words]
+    if not made:
+        return "nothing was compared"
+    reference, resumed = legs[cell.reference.id], legs[cell.resumed.id]
+    sides = f"resumed leg (world {resumed.world}) against the undisturbed reference (world {reference.world})"
+    return f"{cell.against}, {resumed.spec['backend']}: {sides}: {'; '.join(made)}"
+
+
+def _frame(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a table whose whole numbers stay whole beside gaps."""
+    frame = pd.DataFrame(rows)
+    known = evidence.columns("verdicts")
+    types = {}
+    for name, column in known.items():
+        kinds = column.get("type")
+        if isinstance(kinds, list):
+            types[name] = _NULLABLE.get(kinds[0], "object")
+    frame = frame.astype(types)
+    axes = frame.columns.difference(list(known), sort=False)
+    frame[axes] = frame[axes].convert_dtypes()
+    for axis in axes:
+        if frame[axis].dtype == object:
+            # One setting may be a number in one cell and a word in another; a column has one type.
+            frame[axis] = frame[axis].map(str, na_action="ignore").astype("string")
+    return frame
+
+
+def findings(experiment: Experiment, verdicts: pd.DataFrame) -> pd.DataFrame:
+    """Each claim of the experiment, whether it holds, and in which cells (``findings.schema.yaml``)."""
+    by_cell = verdicts.set_index("cell")
+    rows = []
+    for claim in experiment.claims:
+        cells = by_cell.loc[list(claim.cells)]
+        ran = cells[cells["verdict"] != "not-run"]
+        against = ran.index[ran["surprise"].astype(bool)]
+        words = f"{len(ran) - len(against)} of {len(ran)}"
+        if len(against):
+            words += f"; not: {', '.join(against)}"
+        if len(ran) < len(cells):
+            words += f"; {len(cells) - len(ran)} not run"
+        holds = "no" if len(against) else "yes" if len(ran) else "not-run"
+        rows.append({"claim": claim.text, "holds": holds, "cells": words})
+    return pd.DataFrame(rows, columns=list(evidence.columns("findings")))
+
+
+def write(folder: Path, experiment: Experiment, verdicts: pd.DataFrame, metadata: Mapping[str, str]) -> None:
+    """Write ``verdicts.parquet``, ``verdicts.tsv`` and ``findings.tsv`` into ``folder``.
+
+    Raises:
+        EvidenceError: the folder can't be written, or the disk is full.
+    """
+    evidence.write_table(folder / "verdicts.parquet", "verdicts", verdicts, metadata)
+    try:
+        verdicts.to_csv(folder / "verdicts.tsv", sep="\t", index=False)
+        findings(experiment, verdicts).to_csv(folder / "findings.tsv", sep="\t", index=False)
+    except OSError as error:
+        raise evidence.EvidenceError(f"{folder}: cannot be written: {error.strerror or error}") from None

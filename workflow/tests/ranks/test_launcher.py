@@ -1,0 +1,233 @@
+"""The local launcher: receipts, deadlines, and nothing left, with real processes and signals."""
+
+import os
+import signal
+import subprocess
+import time
+
+import psutil
+import pytest
+from launch import FOREIGN, command_of, events, fault, losses, run, script
+
+from takeback.leg import Leg
+
+LOOP = """
+import os, sys
+from takeback import probe
+probe.restored(0)
+for step in range(1, 6):
+    probe.step(step, 1.0 / step, samples=[step])
+"""
+
+
+def foreign(**more):
+    return Leg({"command": ["python", FOREIGN, "{checkpoints}"], "settings": {}}, "gloo", 2, **more)
+
+
+def test_a_foreign_script_goes_through_is_killed_and_resumes(tmp_path):
+    killed = foreign(faults=(fault(6),))
+    resumed = foreign(parent=killed)
+    reference = foreign()
+    for leg in (reference, killed, resumed):
+        finished = run(leg, tmp_path)
+        assert finished.returncode == 0, finished.stderr
+    assert losses(killed, tmp_path).groupby("rank").step.max().to_dict() == {0: 6, 1: 6}
+    assert set(events(resumed, tmp_path, "restored").step) == {4}
+    whole, rest = losses(reference, tmp_path), losses(resumed, tmp_path)
+    assert sorted(rest.step.unique()) == list(range(5, 13))
+    joined = rest.merge(whole, on=["rank", "step"], suffixes=("", "_reference"))
+    assert (joined.loss_bits == joined.loss_bits_reference).all()
+
+
+def test_the_same_script_runs_alone_and_leaves_no_records(tmp_path):
+    """Started by torchrun, without the suite, the three calls do nothing."""
+    torchrun = [
+        os.path.join(os.path.dirname(os.sys.executable), "torchrun"),
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+    ]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("TAKEBACK_")}
+    finished = subprocess.run(
+        [*torchrun, FOREIGN, str(tmp_path)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert finished.returncode == 0, finished.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_fault_leaves_a_receipt_from_the_victim_the_supervisor_and_the_kernel(tmp_path):
+    leg = script(tmp_path, LOOP, faults=(fault(3),))
+    assert run(leg, tmp_path).returncode == 0
+    held, fired, exited = (events(leg, tmp_path, kind) for kind in ("held", "fault_fired", "exited"))
+    assert (held["rank"].item(), held.step.item()) == (1, 3)
+    assert fired.victims.item()[0]["pid"] == held.pid.item()
+    victim = exited[exited.of_rank == 1]
+    assert (victim.signal.item(), victim.by.item()) == (signal.SIGKILL, "fault")
+    assert losses(leg, tmp_path).groupby("rank").step.max().to_dict() == {0: 5, 1: 3}
+
+
+def test_with_all_ranks_as_victims_none_ends_by_itself(tmp_path):
+    text = LOOP.replace("range(1, 6)", "range(1, 100000)")
+    leg = script(tmp_path, text, faults=(fault(3, "all"),))
+    assert run(leg, tmp_path).returncode == 0
+    assert set(events(leg, tmp_path, "exited").signal) == {signal.SIGKILL}
+
+
+def test_a_fault_whose_point_is_never_reached_does_not_strike(tmp_path):
+    leg = script(tmp_path, LOOP, faults=(fault(99),))
+    assert run(leg, tmp_path).returncode == 0
+    assert "fault_fired" not in set(events(leg, tmp_path).kind)
+    assert set(events(leg, tmp_path, "exited").status) == {0}
+
+
+def test_a_rank_that_hangs_is_ended_at_the_deadline_and_said(tmp_path):
+    leg = script(tmp_path, "import signal\nsignal.pause()\n", deadline=1.0)
+    assert run(leg, tmp_path).returncode == 0
+    assert len(events(leg, tmp_path, "hang_detected")) == 1
+    assert set(events(leg, tmp_path, "exited").by) == {"supervisor"}
+
+
+def test_an_exception_is_recorded_with_its_type_and_text(tmp_path):
+    leg = script(tmp_path, "raise ValueError('no such luck')\n", world=1)
+    assert run(leg, tmp_path).returncode == 0
+    error = events(leg, tmp_path, "error")
+    assert (error.type.item(), error.text.item()) == ("ValueError", "no such luck")
+    assert events(leg, tmp_path, "exited").status.item() == 1
+
+
+def test_a_command_that_is_no_python_is_started_too(tmp_path):
+    leg = Leg({"command": ["sh", "-c", "echo rank $RANK of $WORLD_SIZE; exit 3"], "settings": {}}, "gloo", 2)
+    assert run(leg, tmp_path).returncode == 0
+    assert (tmp_path / leg.id / "stdout" / "rank-1.txt").read_text() == "rank 1 of 2\n"
+    assert set(events(leg, tmp_path, "exited").status) == {3}
+
+
+def test_a_module_runs_as_main_with_its_arguments(tmp_path):
+    leg = Leg({"command": ["python", "-m", "json.tool", "--help"], "settings": {}}, "gloo", 1)
+    assert run(leg, tmp_path).returncode == 0
+    assert "usage" in (tmp_path / leg.id / "stdout" / "rank-0.txt").read_text()
+
+
+def test_globals_outlive_the_program_until_its_process_ends(tmp_path):
+    """A destructor at the end of the program must not run: DDP's can wait for ever (see launchers/rank.py)."""
+    text = "class Loud:\n    def __del__(self): print('destroyed')\nkept = Loud()\n"
+    leg = script(tmp_path, text, world=1)
+    assert run(leg, tmp_path).returncode == 0
+    assert (tmp_path / leg.id / "stdout" / "rank-0.txt").read_text() == ""
+
+
+WORKERS = """
+import os, subprocess, sys, time
+if os.environ["RANK"] == "0":
+    subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+from takeback import probe
+probe.restored(0)
+probe.step(1, 1.0)
+"""
+
+
+def test_processes_that_a_rank_has_started_end_with_the_attempt(tmp_path):
+    leg = script(tmp_path, WORKERS, faults=(fault(1, "all"),))
+    before = children_of_init()
+    assert run(leg, tmp_path).returncode == 0
+    assert children_of_init() <= before
+
+
+def children_of_init():
+    return {
+        p.pid for p in psutil.process_iter() if p.ppid() in (0, 1) or "signal.pause" in " ".join(p.cmdline())
+    }
+
+
+def start(leg, runs, *more):
+    process = subprocess.Popen(
+        command_of(leg, runs, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    return psutil.Process(process.pid), process
+
+
+def ranks_of(supervisor, count):
+    """The ranks, once all of them have been started."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        ranks = supervisor.children()
+        if len(ranks) == count:
+            return ranks
+        os.sched_yield()
+    raise AssertionError("the ranks did not start")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_supervisor_that_is_ended_takes_its_ranks_with_it(tmp_path, number):
+    leg = script(tmp_path, "import signal\nsignal.pause()\n")
+    supervisor, process = start(leg, tmp_path)
+    ranks = ranks_of(supervisor, 2)
+    process.send_signal(number)
+    assert process.wait(30) != 0
+    gone, alive = psutil.wait_procs(ranks, timeout=10)
+    assert alive == []
+    assert not (tmp_path / leg.id / "events.parquet").exists()
+
+
+def test_a_run_ends_with_the_workflow_that_asked_for_it_also_when_that_is_killed(tmp_path):
+    leg = script(tmp_path, "import signal\nsignal.pause()\n")
+    words = " ".join(f"'{word}'" for word in command_of(leg, tmp_path))
+    workflow = subprocess.Popen(["bash", "-c", f"{words} --parent $$ & wait"], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (supervisors := psutil.Process(workflow.pid).children()) and time.monotonic() < deadline:
+        os.sched_yield()
+    ranks = ranks_of(supervisors[0], 2)
+    workflow.kill()
+    workflow.wait()
+    gone, alive = psutil.wait_procs([*ranks, *supervisors], timeout=15)
+    assert alive == []
+
+
+def test_a_run_whose_parent_is_gone_already_does_not_start(tmp_path):
+    leg = script(tmp_path, LOOP)
+    finished = subprocess.run([*command_of(leg, tmp_path), "--parent", "1"], check=False)
+    assert finished.returncode == 1
+    assert not (tmp_path / leg.id).exists()
+
+
+def test_a_child_works_on_its_own_copy_and_the_parent_is_not_written(tmp_path):
+    killed = foreign(faults=(fault(6),))
+    run(killed, tmp_path)
+    before = contents(tmp_path / killed.id)
+    run(foreign(parent=killed), tmp_path)
+    assert contents(tmp_path / killed.id) == before
+    assert not any(
+        path.stat().st_mode & 0o222 for path in (tmp_path / killed.id).rglob("*") if path.is_file()
+    )
+
+
+def contents(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_backend_that_is_not_there_is_not_run_with_its_reason_and_so_is_its_child(tmp_path):
+    if os.path.exists("/dev/nvidiactl"):
+        pytest.skip("there is a CUDA device here")
+    parent = script(tmp_path, LOOP)
+    import dataclasses
+
+    parent = dataclasses.replace(parent, backend="nccl")
+    for leg in (parent, dataclasses.replace(parent, parent=parent)):
+        assert run(leg, tmp_path).returncode == 0
+        assert events(leg, tmp_path).kind.tolist() == ["not_run"]
+        assert events(leg, tmp_path).reason.item() == "no CUDA device"
+        assert len(losses(leg, tmp_path)) == 0
+
+
+def test_a_folder_that_can_not_be_written_is_one_line(tmp_path):
+    leg = script(tmp_path, LOOP)
+    (tmp_path / "file").write_text("")
+    finished = run(leg, tmp_path / "file")
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("takeback: ")
+    assert finished.stderr.count("\n") == 1

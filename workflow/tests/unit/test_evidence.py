@@ -1,0 +1,131 @@
+"""Records and tables: what is written is what is read, torn ends and broken files are said."""
+
+import json
+import math
+import struct
+
+import pytest
+
+from takeback import evidence, probe, records
+from takeback.evidence import EvidenceError
+
+STEP = {
+    "kind": "step", "pid": 7, "mono": 1.5, "wall": 2.5, "step": 1, "epoch": 0, "micro_batches": 4, "loss_bits": 1065353216,
+    "loss_dtype": "float32", "lr": 0.1, "grad_norm": None, "grad_norm_bits": None, "samples": [3, 1],
+}  # fmt: skip
+
+
+def lines(*records_):
+    return "".join(json.dumps(record) + "\n" for record in records_)
+
+
+def test_records_become_the_four_tables(tmp_path):
+    digest = {"kind": "digest", "pid": 7, "mono": 1.6, "wall": 2.6, "moment": "step", "step": 1, "entries": [["a.b", "float32", "2x2", "00"]]}
+    (tmp_path / "attempt0-rank1.jsonl").write_text(lines(STEP, digest))
+    (tmp_path / "supervisor.jsonl").write_text(lines({"kind": "launched", "pid": 1, "mono": 1.0, "wall": 2.0, "attempt": 0, "of_rank": 1}))
+    rows = records.tables(tmp_path)
+    assert rows["losses"][0]["loss"] == 1.0
+    assert (rows["losses"][0]["rank"], rows["losses"][0]["step"]) == (1, 1)
+    assert rows["ledger"][0]["sample_ids"] == [3, 1]
+    assert rows["digests"][0]["name"] == "a.b"
+    assert [(row["kind"], row["rank"]) for row in rows["events"]] == [("launched", -1), ("first_step", 1)]
+
+
+def test_a_torn_last_record_is_dropped_and_said(tmp_path):
+    (tmp_path / "attempt0-rank0.jsonl").write_text(lines(STEP) + '{"kind": "step", "st')
+    rows = records.tables(tmp_path)
+    assert len(rows["losses"]) == 1
+    assert "torn_record" in [row["kind"] for row in rows["events"]]
+
+
+@pytest.mark.parametrize("table", evidence.TABLES)
+def test_the_writer_keeps_to_the_schema(tmp_path, table):
+    rows = [{name: example(column) for name, column in evidence.columns(table).items()}]
+    evidence.write_table(tmp_path / "t.parquet", table, rows, {"takeback.leg": "x"})
+    found = evidence.read_table(tmp_path / "t.parquet", table)
+    assert list(found.columns) == list(evidence.columns(table))
+    assert len(found) == 1
+
+
+def example(column):
+    if "enum" in column:
+        return column["enum"][0]
+    kinds = column["type"] if isinstance(column["type"], list) else [column["type"]]
+    return {"integer": 1, "number": 0.5, "string": "s", "array": [1, 2], "boolean": True}[kinds[0]]
+
+
+def test_the_records_of_the_probe_fit_the_documented_columns(tmp_path, monkeypatch):
+    monkeypatch.setenv("TAKEBACK_RECORDS", str(tmp_path))
+    monkeypatch.setenv("RANK", "2")
+    probe.connect()
+    try:
+        probe.describe(seed=1)
+        probe.group(4, "gloo")
+        probe.restored(0, epoch=0, state={"a": {"b": 1.5}, "c": [1, 2]})
+        probe.step(1, 0.25, samples=[4, 5], grad_norm=1.0)
+        probe.saved(1)
+        probe.finished(1)
+        probe.refused("no")
+    finally:
+        monkeypatch.delenv("TAKEBACK_RECORDS")
+        probe.connect()
+    rows = records.tables(tmp_path)
+    for table in evidence.TABLES:
+        assert rows[table]
+        evidence.write_table(tmp_path / f"{table}.parquet", table, rows[table])
+        assert all(set(row) == set(evidence.columns(table)) for row in rows[table])
+    assert {row["kind"] for row in rows["events"]} <= set(evidence.columns("events")["kind"]["enum"])
+    assert [row["name"] for row in rows["digests"]] == ["a.b", "c.0", "c.1"]
+
+
+def test_outside_the_suite_the_probe_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.delenv("TAKEBACK_RECORDS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    probe.connect()
+    probe.restored(0, state={"a": 1})
+    probe.step(1, 1.0, samples=[1])
+    probe.saved(1)
+    probe.point("anything", 1)
+    assert not probe.active()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("value", [0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, 1e-310])
+def test_the_bits_of_a_loss_are_those_of_its_float(value):
+    bits, dtype = probe.float_bits(value)
+    assert dtype == "float64"
+    assert struct.pack("q", bits) == struct.pack("d", value)
+
+
+def break_file(kind, path):
+    content = path.read_bytes()
+    if kind == "missing":
+        path.unlink()
+    elif kind == "empty":
+        path.write_bytes(b"")
+    elif kind == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif kind == "other columns":
+        evidence.write_table(path, "events", [])
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty", "truncated", "other columns"])
+def test_broken_evidence_is_one_line_that_names_the_file(tmp_path, kind):
+    path = tmp_path / "losses.parquet"
+    evidence.write_table(path, "losses", [])
+    break_file(kind, path)
+    with pytest.raises(EvidenceError) as caught:
+        evidence.read_table(path, "losses")
+    assert "\n" not in str(caught.value)
+    assert "losses.parquet" in str(caught.value)
+    assert "run snakemake again" in str(caught.value)
+
+
+def test_a_table_that_can_not_be_written_leaves_the_old_one_whole(tmp_path):
+    path = tmp_path / "losses.parquet"
+    evidence.write_table(path, "losses", [])
+    before = path.read_bytes()
+    with pytest.raises(EvidenceError):
+        evidence.write_table(path, "losses", [{"step": "no number"}])
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["losses.parquet"]

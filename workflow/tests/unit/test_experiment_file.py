@@ -1,0 +1,122 @@
+"""A mistake in an experiment is one line that names file, key and what is allowed."""
+
+import copy
+from pathlib import Path
+
+import pytest
+import yaml
+
+from takeback import experiment
+from takeback.experiment import ExperimentError
+
+GOOD = {
+    "title": "t",
+    "question": "q?",
+    "trainer": {"name": "reference", "settings": {"steps": 24}},
+    "matrix": {"backend": "gloo", "world": [1, 2], "kill_step": [2, 6]},
+    "expect": {"verdict": "equal", "because": "all is restored"},
+}
+
+
+def write(folder, document):
+    path = folder / "mine.yaml"
+    path.write_text(document if isinstance(document, str) else yaml.safe_dump(document))
+    return path
+
+
+def changed(path, value):
+    """GOOD with one value replaced; ``...`` removes the key."""
+    document = copy.deepcopy(GOOD)
+    *way, last = path
+    at = document
+    for key in way:
+        at = at.setdefault(key, {})
+    if value is ...:
+        del at[last]
+    else:
+        at[last] = value
+    return document
+
+
+def test_a_good_file_is_expanded(tmp_path):
+    found = experiment.load(write(tmp_path, GOOD))
+    assert [cell.id for cell in found.cells] == [
+        "gloo-w1-k2-r1-sigkill",
+        "gloo-w1-k6-r1-sigkill",
+        "gloo-w2-k2-r2-sigkill",
+        "gloo-w2-k6-r2-sigkill",
+    ]
+
+
+MISTAKES = {
+    "unknown key": (("wrold",), 1, ["wrold", "allowed", "matrix"]),
+    "unknown axis": (("matrix", "wrold"), 1, ["matrix", "wrold", "resume_world"]),
+    "missing key": (("question",), ..., ["question", "missing"]),
+    "wrong type": (("matrix", "world"), "two", ["matrix.world", "two", "number of ranks"]),
+    "empty list": (("matrix", "world"), [], ["matrix.world"]),
+    "kill step outside the run": (("matrix", "kill_step"), 25, ["kill_step", "25", "1 to 24"]),
+    "kill step zero": (("matrix", "kill_step"), 0, ["kill_step", "0"]),
+    "no kill step": (("matrix", "kill_step"), ..., ["kill_step"]),
+    "world does not divide": (("matrix", "world"), 3, ["world", "3", "8 shards", "1, 2, 4, 8"]),
+    "resume world does not divide": (("matrix", "resume_world"), 5, ["resume_world", "5"]),
+    "unknown backend": (("matrix", "backend"), "mpi", ["backend", "mpi", "gloo, nccl"]),
+    "unknown fault": (("matrix", "fault"), "sigkil", ["fault", "sigkil", "sigkill"]),
+    "fault on no rank": (("matrix", "fault"), {"kind": "sigkill", "ranks": [1]}, ["fault.ranks", "1", "world 1"]),
+    "unknown point": (("matrix", "point"), "stepp", ["point", "stepp", "step_begin"]),
+    "unknown setting": (("trainer", "settings", "stepz"), 1, ["trainer.settings", "stepz", "steps"]),
+    "setting out of range": (("trainer", "settings", "dropout"), 1.5, ["dropout", "1.5"]),
+    "setting of no choice": (("matrix", "trainer"), {"loader": "fast"}, ["loader", "fast", "inline, workers"]),
+    "unknown verdict": (("expect", "verdict"), "fine", ["verdict", "fine", "equal"]),
+    "duplicate cell": (("include",), [{"kill_step": 2}], ["gloo-w1-k2-r1-sigkill", "2 times"]),
+    "everything excluded": (("exclude",), [{"backend": "gloo"}], ["no cell", "exclude"]),
+    "claim without a cell": (("claims",), [{"claim": "c", "where": {"world": 4}}], ["claims.0"]),
+    "no such script": (("trainer",), {"command": ["python", "gone.py"]}, ["trainer.command", "gone.py"]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_that_names_file_key_and_what_is_allowed(tmp_path, mistake):
+    path, value, words = MISTAKES[mistake]
+    with pytest.raises(ExperimentError) as caught:
+        experiment.load(write(tmp_path, changed(path, value)))
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 500
+    for word in ["mine.yaml", *words]:
+        assert word in message
+
+
+@pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "- 1", "", "title: \x00"])
+def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text):
+    with pytest.raises(ExperimentError) as caught:
+        experiment.load(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+    assert "mine.yaml" in str(caught.value)
+
+
+def test_a_missing_file_is_refused_in_one_line(tmp_path):
+    with pytest.raises(ExperimentError, match="cannot be read"):
+        experiment.load(tmp_path / "none.yaml")
+
+
+def test_every_key_of_the_schemas_has_a_description():
+    for name in ("experiment", "reference-trainer"):
+        described = 0
+        for key, entry in experiment.schema(name)["properties"].items():
+            assert entry.get("description"), key
+            described += 1
+        assert described > 5
+
+
+def test_the_page_on_experiments_lists_every_key():
+    page = (experiment.ROOT / "experiments/README.md").read_text()
+    schema = experiment.schema("experiment")
+    keys = [*schema["properties"], *schema["$defs"]["block"]["propertyNames"]["enum"], *schema["$defs"]["expectation"]["properties"]]
+    assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+def test_every_experiment_of_the_repository_is_valid():
+    files = sorted((experiment.ROOT / "experiments").glob("*.yaml"))
+    assert Path("kill_resume") in [Path(file.stem) for file in files]
+    for file in files:
+        experiment.load(file)

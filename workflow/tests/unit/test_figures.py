@@ -1,0 +1,110 @@
+"""Figures: what they show, that they are the same bytes for the same data, and that they survive gaps."""
+
+import re
+
+import pytest
+import synthetic
+
+from takeback.figures import style
+from takeback.figures.heatmap import heatmap
+from takeback.figures.overlay import overlay
+
+
+def texts(path):
+    return re.findall(r"<text[^>]*>([^<]*)</text>", path.read_text())
+
+
+@pytest.fixture
+def asked():
+    return synthetic.experiment(worlds=(1, 2), kills=((2, "step"), (19, "step")))
+
+
+def test_the_same_data_give_the_same_bytes(asked, tmp_path):
+    frame = synthetic.verdicts(asked)
+    find = synthetic.evidence_of(asked, frame)
+    drawn = [
+        (heatmap(asked, frame, tmp_path / f"h{n}.svg").read_bytes(),
+         overlay(asked, "gloo", 2, find, tmp_path / f"o{n}.svg").read_bytes()) for n in range(2)
+    ]  # fmt: skip
+    assert drawn[0] == drawn[1]
+
+
+def test_a_figure_takes_ink_and_paper_from_where_it_stands(asked, tmp_path):
+    path = heatmap(asked, synthetic.verdicts(asked), tmp_path / "verdicts.svg")
+    assert style.INK not in path.read_text()
+    assert "prefers-color-scheme" in path.read_text()
+    inline = style.inline(path)
+    assert "prefers-color-scheme" not in inline
+    assert "currentColor" in inline
+    assert 'role="img" aria-label="Verdicts of kill_resume: ' in inline
+    used, known = set(re.findall(r'href="#([^"]+)"|url\(#([^)]+)\)', inline)), set(re.findall(r' id="([^"]+)"', inline))
+    assert {a or b for a, b in used} <= known
+
+
+def test_every_cell_has_a_sign_so_that_colour_is_not_the_only_cue(asked, tmp_path):
+    path = heatmap(asked, synthetic.verdicts(asked), tmp_path / "h.svg")
+    assert texts(path).count("=") == 8
+    assert texts(path).count("≠") == 2 * 5  # the controls, predicted and got
+
+
+def test_a_surprise_is_framed_and_in_the_legend(asked, tmp_path):
+    calm = heatmap(asked, synthetic.verdicts(asked), tmp_path / "calm.svg")
+    red = heatmap(asked, synthetic.verdicts(asked, {asked.cells[0].id: "hung"}), tmp_path / "red.svg")
+    assert "not as predicted" not in texts(calm)
+    assert "not as predicted" in texts(red)
+    assert "H" in texts(red)
+
+
+def test_cells_that_share_a_field_are_counted_and_a_single_bad_one_stays_visible(tmp_path):
+    asked = synthetic.experiment(worlds=(1,), kills=((2, "step"),), controls=False,
+                                 **{"trainer.seed": tuple(range(40))})  # fmt: skip
+    frame = synthetic.verdicts(asked, {asked.cells[3].id: "different"})
+    assert {"= 39", "≠ 1"} <= set(texts(heatmap(asked, frame, tmp_path / "h.svg")))
+
+
+def test_many_kill_steps_become_ranges_and_many_worlds_rows_of_their_first_world(tmp_path):
+    asked = synthetic.experiment(worlds=(1, 2, 3, 4, 6, 8), kills=tuple((k, "step") for k in range(1, 24)))
+    drawn = texts(heatmap(asked, synthetic.verdicts(asked), tmp_path / "h.svg"))
+    assert "1–2" in drawn
+    assert "8 → any" in drawn
+
+
+def test_the_overlay_says_zero_only_where_every_difference_is_zero(asked, tmp_path):
+    equal = synthetic.verdicts(asked)
+    name = "0 at every step"
+    path = overlay(asked, "gloo", 2, synthetic.evidence_of(asked, equal), tmp_path / "o.svg")
+    assert texts(path).count(name) == 2
+    worse = synthetic.verdicts(asked, {cell.id: "different" for cell in asked.cells[4:5]})
+    path = overlay(asked, "gloo", 2, synthetic.evidence_of(asked, worse), tmp_path / "o.svg")
+    assert texts(path).count(name) == 1
+
+
+def test_the_overlay_has_no_controls(asked, tmp_path):
+    find = synthetic.evidence_of(asked, synthetic.verdicts(asked))
+    controls = {cell.resumed.id for cell in asked.cells if cell.control}
+
+    def matrix_only(leg):
+        assert leg not in controls
+        return find(leg)
+
+    overlay(asked, "gloo", 2, matrix_only, tmp_path / "o.svg")
+
+
+def test_figures_of_what_did_not_run_say_so(tmp_path):
+    asked = synthetic.experiment(backends=("nccl",), worlds=(1,))
+    frame = synthetic.verdicts(asked)
+    path = overlay(asked, "nccl", 1, synthetic.evidence_of(asked, frame), tmp_path / "o.svg")
+    assert any("did not run" in text for text in texts(path))
+    assert "–" in texts(heatmap(asked, frame, tmp_path / "h.svg"))
+
+
+@pytest.mark.parametrize("verdict", style.VERDICTS)
+def test_signs_can_be_read_on_their_colour(verdict):
+    colour = style.VERDICTS[verdict][0]
+
+    def luminance(text):
+        linear = [(int(text[i : i + 2], 16) / 255 + 0.055) / 1.055 for i in (1, 3, 5)]
+        return sum(w * c**2.4 for w, c in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted((luminance(colour), luminance(style.on(colour))))
+    assert (high + 0.05) / (low + 0.05) >= 4.5  # WCAG 2.2, AA

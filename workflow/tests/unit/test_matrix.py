@@ -1,0 +1,97 @@
+"""Expansion of blocks to cells, and of cells to legs that are shared."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from takeback import experiment, matrix
+
+AXES = st.fixed_dictionaries(
+    {
+        "world": st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, unique=True),
+        "resume_world": st.lists(st.sampled_from([1, 2, 4, 8]), min_size=1, unique=True),
+        "kill_step": st.lists(st.integers(1, 24), min_size=1, max_size=4, unique=True),
+    }
+)
+
+
+@given(AXES)
+def test_a_block_is_the_product_of_its_axes_and_every_point_is_there_once(block):
+    points = list(matrix.product(block))
+    assert len(points) == len(block["world"]) * len(block["resume_world"]) * len(block["kill_step"])
+    ids = {matrix.cell_id(point) for point in points}
+    assert len(ids) == len(points)
+
+
+@given(AXES, AXES)
+def test_an_exclude_takes_out_exactly_the_points_that_agree_in_all_its_axes(block, out):
+    kept = [point for point in matrix.product(block) if not matrix.matches(point, out)]
+    gone = [point for point in matrix.product(block) if matrix.matches(point, out)]
+    assert len(kept) + len(gone) == len(list(matrix.product(block)))
+    assert all(all(point[axis] in values for axis, values in out.items()) for point in gone)
+    assert all(any(point[axis] not in values for axis, values in out.items()) for point in kept)
+
+
+def test_an_include_takes_what_it_does_not_name_from_the_matrix():
+    points = list(matrix.product({"kill_step": 8}, {"world": [1, 2], "kill_step": [2, 6]}))
+    assert [(point["world"], point["kill_step"]) for point in points] == [(1, 8), (2, 8)]
+
+
+def test_same_and_other_speak_of_the_world_that_was_killed():
+    same, other = {"world": 2, "resume_world": 2}, {"world": 2, "resume_world": 4}
+    assert matrix.matches(same, {"resume_world": "same"})
+    assert not matrix.matches(other, {"resume_world": "same"})
+    assert matrix.matches(other, {"resume_world": "other"})
+    assert not matrix.matches(same, {"resume_world": "other"})
+
+
+def kill_resume():
+    return experiment.load(experiment.ROOT / "experiments/kill_resume.yaml")
+
+
+def test_one_killed_leg_serves_the_resumes_at_every_world():
+    cells = {cell.id: cell for cell in kill_resume().cells}
+    killed = {cells[f"gloo-w4-k6-r{world}-sigkill"].killed.id for world in (1, 2, 4)}
+    assert len(killed) == 1
+    resumed = {cells[f"gloo-w4-k6-r{world}-sigkill"].resumed.id for world in (1, 2, 4)}
+    assert len(resumed) == 3
+
+
+def test_a_control_breaks_the_resumed_run_only_and_shares_the_rest():
+    cells = {cell.id: cell for cell in kill_resume().cells}
+    good, broken = cells["gloo-w2-k6-r2-sigkill"], cells["gloo-w2-k6-r2-sigkill-resume_forget=optimizer"]
+    assert (good.reference.id, good.killed.id) == (broken.reference.id, broken.killed.id)
+    assert good.resumed.id != broken.resumed.id
+
+
+def test_the_id_of_a_leg_changes_with_anything_that_determines_it():
+    leg = kill_resume().cells[0].resumed
+    import dataclasses
+
+    others = [
+        dataclasses.replace(leg, **change)
+        for change in (
+            {"world": 8},
+            {"backend": "nccl"},
+            {"repeat": 1},
+            {"parent": None},
+            {"hardware": {"threads": 2}},
+            {"trainer": {**leg.trainer, "settings": {"seed": 1}}},
+            {"launcher": "other"},
+        )
+    ]
+    assert len({leg.id, *(other.id for other in others)}) == 1 + len(others)
+
+
+def test_the_backends_own_sum_at_another_world_is_compared_with_a_handover():
+    cells = {cell.id: cell for cell in kill_resume().cells}
+    cell = cells["gloo-w4-k19-r2-sigkill-reduction=allreduce"]
+    assert cell.against == "changed topology, handover control"
+    assert cell.reference.trainer["settings"]["handover"] == "4:16:2"
+    assert cell.reference.world == 4
+
+
+def test_the_default_matrix_is_the_full_product_with_its_four_kill_steps():
+    cells = [cell for cell in kill_resume().cells if not cell.control and cell.axes["backend"] == "gloo"]
+    seen = {(c.axes["world"], c.axes["resume_world"], c.axes["kill_step"]) for c in cells}
+    assert {(w, r, k) for w in (1, 2, 4) for r in (1, 2, 4) for k in (2, 6, 8, 19)} <= seen
+    assert all(cell.expect.verdict == "equal" for cell in cells)

@@ -1,0 +1,95 @@
+"""What a provenance states: facts of a leg, what legs share, the comparisons made, differences."""
+
+import json
+
+import pandas as pd
+import pytest
+import synthetic
+
+from takeback import machine, provenance
+
+SPEC = {"trainer": {"settings": {"seed": 7}}, "backend": "gloo", "world": 2, "hardware": {"threads": 1}}
+
+
+@pytest.fixture(autouse=True)
+def no_torch(monkeypatch):
+    monkeypatch.setattr(machine, "_capability", lambda environment: environment.get("ATEN_CPU_CAPABILITY", "X"))
+
+
+def test_the_id_of_a_leg_changes_with_any_fact_and_with_nothing_else():
+    one, same = (provenance.of_leg(SPEC, {"dtype": "float32"}, {"OMP_NUM_THREADS": "1"}) for _ in range(2))
+    other = provenance.of_leg(SPEC, {"dtype": "float64"}, {"OMP_NUM_THREADS": "1"})
+    assert one["id"] == same["id"] != other["id"]
+
+
+def test_threads_and_kernel_capability_of_the_ranks_are_in_the_fingerprint():
+    environment = {"OMP_NUM_THREADS": "3", "ATEN_CPU_CAPABILITY": "avx2"}
+    fingerprint = provenance.of_leg(SPEC, {}, environment)["fingerprint"]
+    assert (fingerprint["threads"], fingerprint["cpu_capability"]) == ("3", "avx2")
+
+
+def test_variables_that_change_kernels_are_recorded_and_others_are_not():
+    flags = provenance.of_leg(SPEC, {}, {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HOME": "/x", "TOKEN": "y"})["flags"]
+    assert flags == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+
+
+def test_legs_with_another_fingerprint_are_named_in_the_experiment():
+    asked = synthetic.experiment()
+    frame = synthetic.verdicts(asked)
+    leg = asked.cells[0].reference
+    legs = [synthetic.provenance(leg), synthetic.provenance(leg, cpu_capability="AVX2"), {}]
+    found = provenance.of_experiment(asked, frame, legs)
+    assert found["fingerprints"] == "the legs DIFFER in cpu_capability"
+    assert found["fingerprint"]["cpu_capability"] == "AVX2 | AVX512"
+    assert found["experiment"]["legs that ran"] == 2
+
+
+def test_comparisons_that_differ_in_numbers_alone_become_one_with_its_cells_counted():
+    frame = pd.DataFrame({"comparison": [
+        "same topology, gloo: resumed leg (world 1) against the reference (world 1): losses of steps 5-24 as float32 bits",
+        "same topology, gloo: resumed leg (world 4) against the reference (world 4): losses of steps 17-24 as float32 bits; "
+        "1 state digest by name",
+        "nothing was compared",
+        None,
+    ]})  # fmt: skip
+    made, nothing = provenance.comparisons(frame)
+    assert made["cells"] == 2
+    assert made["comparison"] == "same topology, gloo: resumed leg (world 1 or 4) against the reference (world 1 or 4)"
+    losses, states = made["parts"]
+    assert losses == {"cells": 2, "comparison": "losses of steps 5-24 or 17-24 as float32 bits"}
+    assert states["cells"] == 1
+    assert nothing["comparison"] == "nothing was compared"
+
+
+def test_singular_and_plural_of_one_comparison_are_the_same_comparison():
+    frame = pd.DataFrame({"comparison": ["a: b: receipts of 1 rank", "a: b: receipts of 1,024 ranks"]})
+    (made,) = provenance.comparisons(frame)
+    assert made["parts"] == [{"cells": 2, "comparison": "receipts of 1 or 1,024 ranks"}]
+
+
+def test_many_values_are_given_as_a_range():
+    frame = pd.DataFrame({"comparison": [f"a: b: {n} losses" for n in (9, 10, 11, 12, 13, 14)]})
+    assert provenance.comparisons(frame)[0]["parts"][0]["comparison"] == "9 … 14 losses"
+
+
+def test_a_provenance_written_twice_has_the_same_bytes(tmp_path):
+    asked = synthetic.experiment()
+    frame = synthetic.verdicts(asked)
+    written = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        legs = [synthetic.provenance(cell.resumed) for cell in asked.cells]
+        provenance.write(provenance.of_experiment(asked, frame, legs), tmp_path / name)
+        written.append([(tmp_path / name / f"provenance.{kind}").read_bytes() for kind in ("json", "tsv")])
+    assert written[0] == written[1]
+    assert pd.read_csv(tmp_path / "a/provenance.tsv", sep="\t").columns.tolist() == ["section", "key", "value"]
+
+
+def test_diff_names_each_key_that_differs_and_exits_with_1(tmp_path):
+    leg = synthetic.experiment().cells[0].reference
+    for name, capability in (("a", "AVX2"), ("b", "AVX512")):
+        (tmp_path / name).write_text(json.dumps(synthetic.provenance(leg, cpu_capability=capability)))
+    text, status = provenance.diff_files(tmp_path / "a", tmp_path / "b")
+    assert status == 1
+    assert "fingerprint.cpu_capability\n  - AVX2\n  + AVX512" in text
+    assert provenance.diff_files(tmp_path / "a", tmp_path / "a")[1] == 0

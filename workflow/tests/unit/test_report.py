@@ -1,0 +1,110 @@
+"""The page: the answer that it gives, that it needs nothing else, and that it stays small."""
+
+import re
+
+import pandas as pd
+import pytest
+import synthetic
+
+from takeback import evidence, provenance, report
+from takeback.answer import answer
+from takeback.figures import style
+from takeback.figures.heatmap import heatmap
+
+
+def page(folder, asked, frame):
+    folder.mkdir(exist_ok=True)
+    evidence.write_table(folder / "verdicts.parquet", "verdicts", frame)
+    claim = {"claim": "A claim with <b>.", "holds": "no", "cells": "0 of 1"}
+    pd.DataFrame([claim]).to_csv(folder / "findings.tsv", sep="\t", index=False)
+    legs = [synthetic.provenance(cell.resumed) for cell in asked.cells[:5]]
+    provenance.write(provenance.of_experiment(asked, frame, legs), folder)
+    heatmap(asked, frame, folder / "figures/verdicts.svg")
+    return report.write(asked, folder).read_text()
+
+
+@pytest.fixture
+def asked():
+    return synthetic.experiment(backends=("gloo", "nccl"))
+
+
+def test_all_as_predicted_is_a_yes_with_what_was_done(asked):
+    found = answer(synthetic.verdicts(asked))
+    assert found.word == "Yes."
+    assert found.sentence == (
+        "Killed at 4 points at worlds 1, 2 and 4 and resumed at 1, 2 and 4, the run is the same run, bit for bit, "
+        "in all 36 cells."
+    )
+    assert found.more == ("All 7 planted failures were caught.", "36 cells did not run: no CUDA device.")
+
+
+def test_a_surprise_is_a_no_that_names_the_first_one(asked):
+    found = answer(synthetic.verdicts(asked, {asked.cells[2].id: "different"}))
+    assert (found.tone, found.word) == ("bad", "No.")
+    assert found.sentence.startswith("1 of 43 cells came out other than predicted")
+    assert f"The first is {asked.cells[2].id}: expected equal, got different" in found.more[0]
+
+
+def test_a_planted_failure_that_was_not_caught_is_a_no(asked):
+    found = answer(synthetic.verdicts(asked, {asked.cells[-1].id: "equal"}))
+    assert found.word == "No."
+    assert "1 of 7 planted failures came out otherwise." in found.more
+
+
+def test_nothing_ran_is_neither_yes_nor_no():
+    asked = synthetic.experiment(backends=("nccl",))
+    found = answer(synthetic.verdicts(asked))
+    assert (found.tone, found.word) == ("none", "Not run.")
+    assert "no CUDA device" in found.sentence
+
+
+def test_predicted_differences_are_no_yes():
+    asked = synthetic.experiment(controls=False)
+    frame = synthetic.verdicts(asked, {asked.cells[0].id: "different"}).assign(surprise=False)
+    assert answer(frame).word == "As predicted."
+    assert "35 equal and 1 different" in answer(frame).sentence
+
+
+def test_the_page_needs_nothing_from_outside(asked, tmp_path):
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked))
+    links = re.findall(r'(?:src|href|action)="([^"]*)"|url\(([^)]*)\)|@import', text)
+    assert all((a or b).startswith(("#", "data:")) for a, b in links)
+    assert "<script" not in text
+    ids = re.findall(r' id="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_a_surprise_comes_with_its_log_and_a_command(asked, tmp_path):
+    wrong = asked.cells[2]
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked, {wrong.id: "different"}))
+    assert f"results/logs/leg/{wrong.resumed.id}.log" in text
+    assert f"results/runs/{wrong.resumed.id}/events.parquet" in text
+    assert text.index("No.") < text.index("The question.") < text.index('id="findings"') < text.index('id="surprises"')
+
+
+def test_words_from_outside_are_escaped(asked, tmp_path):
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked))
+    assert "A claim with &lt;b&gt;." in text
+
+
+def test_every_verdict_and_every_cell_is_on_the_page(asked, tmp_path):
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked))
+    assert set(report.MEANING) == set(style.VERDICTS)
+    assert all(cell.id in text for cell in asked.cells)
+
+
+def test_ten_thousand_cells_stay_under_ten_megabytes(tmp_path):
+    asked = synthetic.experiment(worlds=(1, 2, 4, 8), kills=tuple((k, "step") for k in range(1, 24)),
+                                 faults=("sigkill", "sigstop"), **{"trainer.seed": tuple(range(14))})  # fmt: skip
+    assert len(asked.cells) > 10_000
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked, {asked.cells[9].id: "different"}))
+    assert len(text.encode()) < 10_000_000
+
+
+def test_a_missing_file_is_one_line_that_names_it(asked, tmp_path):
+    with pytest.raises(evidence.EvidenceError, match=r"verdicts\.parquet"):
+        report.write(asked, tmp_path)
+    page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked))
+    (tmp_path / "kill_resume/findings.tsv").unlink()
+    with pytest.raises(evidence.EvidenceError, match="findings"):
+        report.write(asked, tmp_path / "kill_resume")

@@ -1,0 +1,698 @@
+"""Every verdict, and each comparison, on hand-made evidence."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from evidence_builder import STATE, Scene, bits_at, digest_of
+
+from takeback import evidence, verdicts
+from takeback.bits import MAX_ULP
+from takeback.evidence import EvidenceError
+from takeback.matrix import Expectation
+
+OTHER = digest_of("something else")
+
+
+def entry(name, *, moment=None, ranks=None, after=0):
+    """Rows of one state entry: at a moment, on some ranks, from a step on."""
+
+    def where(frame):
+        chosen = (frame["name"] == name) & (frame["step"] >= after)
+        chosen &= (frame["moment"] == moment) if moment else True
+        return chosen & (frame["rank"].isin(ranks) if ranks is not None else True)
+
+    return where
+
+
+def kind(name, rank=None):
+    return lambda frame: (frame["kind"] == name) & ((frame["rank"] == rank) if rank is not None else True)
+
+
+def steps(first, last=10**6, rank=None):
+    return lambda frame: frame["step"].between(first, last) & ((frame["rank"] == rank) if rank is not None else True)
+
+
+def exits(scene, leg, **how):
+    """Let all ranks of a leg end in one way."""
+    scene.drop(leg, "events", kind("exited"))
+    for rank in range(scene.evidence[leg].spec["world"]):
+        scene.add_event(leg, "exited", **({"of_rank": rank, "signal": None, "by": "itself"} | how))
+    return scene
+
+
+# Equal
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        {},
+        {"kill_step": 2},
+        {"kill_step": 8, "point": "saved"},
+        {"world": 4, "ranks": "all"},
+        {"world": 4, "own_rng": True},
+        {"world": 1, "resume_world": 4},
+        {"world": 4, "resume_world": 1},
+        {"world": 2, "resume_world": 4, "settings": {"reduction": "allreduce"}},
+        {"at_each_step": True},
+        {"digests": False, "ledger": False},
+    ],
+    ids=str,
+)
+def test_a_whole_resume_is_equal(shape):
+    row = Scene(**shape).judge()
+    assert (row["verdict"], row["surprise"], row["first_step"], row["max_ulp"]) == ("equal", False, None, 0)
+
+
+def test_an_equal_cell_says_what_agrees_and_which_steps_were_done_twice():
+    row = Scene().judge()
+    assert row["diagnosis"] == (
+        "equal: 8 losses, 112 state digests and the samples of 24 steps agree bit for bit; "
+        "steps 17-19 were done twice and equal their first execution"
+    )
+    assert "losses of steps 17-24 as float32 bits, rank by rank" in row["comparison"]
+    assert row["comparison"].startswith("same topology, gloo: resumed leg (world 2) against")
+
+
+def test_a_start_from_scratch_is_right_and_said_where_nothing_was_committed():
+    row = Scene(kill_step=2).judge()
+    assert (row["verdict"], row["restored_step"], row["committed_step"]) == ("equal", 0, 0)
+    assert "no checkpoint was committed before the fault" in row["diagnosis"]
+
+
+def test_without_a_ledger_the_samples_are_not_called_equal():
+    row = Scene(ledger=False).judge()
+    assert row["samples_equal"] is None
+    assert "no ledger: samples not compared" in row["diagnosis"]
+
+
+def test_a_leg_that_told_nothing_to_compare_is_not_equal():
+    scene = Scene(digests=False, steps=20, kill_step=20, point="saved")
+    assert scene.judge()["verdict"] == "invalid"
+
+
+# Receipts
+
+
+def test_a_restart_from_scratch_is_invalid_although_every_loss_agrees():
+    row = Scene(restored=0).judge()
+    assert (row["verdict"], row["restored_step"], row["committed_step"]) == ("invalid", 0, 16)
+    assert "silent restart from scratch although step 16 was committed" in row["diagnosis"]
+    assert "every loss agrees with the reference (24 losses)" in row["diagnosis"]
+
+
+def test_a_restart_from_scratch_does_not_claim_agreement_that_is_not_there():
+    row = Scene(restored=0).change("resumed", "losses", steps(20), loss_bits=bits_at(1)).judge()
+    assert row["verdict"] == "invalid"
+    assert "every loss agrees" not in row["diagnosis"]
+
+
+def test_an_older_checkpoint_than_the_newest_committed_one_is_invalid():
+    row = Scene(restored=12).judge()
+    assert row["verdict"] == "invalid"
+    assert "step 12 was restored although step 16 was committed" in row["diagnosis"]
+
+
+def test_a_checkpoint_that_was_never_committed_is_invalid():
+    row = Scene(restored=20).judge()
+    assert (row["verdict"], row["restored_step"]) == ("invalid", 20)
+
+
+@pytest.mark.parametrize("restored", [4, 8])
+def test_killed_inside_a_save_both_the_old_and_the_new_checkpoint_are_right(restored):
+    assert Scene(kill_step=8, point="save.pointer", restored=restored).judge()["verdict"] == "equal"
+
+
+def test_a_checkpoint_that_survivors_completed_after_the_fault_may_be_restored():
+    scene = Scene(kill_step=20, restored=20)
+    scene.add_event("killed", "saved", rank=0, mono=500.0, step=20)
+    assert scene.judge()["verdict"] == "equal"
+
+
+def test_a_fault_whose_point_was_never_reached_is_invalid():
+    scene = Scene().drop("killed", "events", kind("held")).drop("killed", "events", kind("fault_fired"))
+    row = exits(scene, "killed", status=0).judge()
+    assert row["verdict"] == "invalid"
+    assert row["diagnosis"] == "the fault never struck: its point step of step 19 was never reached"
+
+
+def test_a_fault_that_was_held_and_not_fired_is_invalid():
+    scene = exits(Scene(), "killed", status=0).drop("killed", "events", kind("fault_fired"))
+    row = scene.judge()
+    assert row["verdict"] == "invalid"
+    assert "nothing was fired" in row["diagnosis"]
+
+
+@pytest.mark.parametrize("how", [{"status": 0}, {"status": None, "signal": 9, "by": "supervisor"},
+                                 {"status": None, "signal": 15, "by": "fault"}])  # fmt: skip
+def test_a_victim_that_did_not_end_by_the_fault_is_invalid(how):
+    scene = Scene().drop("killed", "events", kind("exited"))
+    scene.add_event("killed", "exited", of_rank=0, status=1, signal=None, by="itself")
+    scene.add_event("killed", "exited", **({"of_rank": 1, "signal": None, "by": "itself"} | how))
+    row = scene.judge()
+    assert row["verdict"] == "invalid"
+    assert row["diagnosis"] == "the fault never struck: rank 1 did not end by sigkill"
+
+
+def test_a_fault_on_all_ranks_must_end_them_all():
+    scene = Scene(world=2, ranks="all")
+    scene.drop("killed", "events", lambda f: (f["kind"] == "exited") & f["detail"].str.contains('"of_rank": 0'))
+    assert scene.judge()["diagnosis"] == "the fault never struck: rank 0 did not end by sigkill"
+
+
+def test_a_rank_without_a_resume_receipt_is_invalid():
+    row = Scene(world=4).drop("resumed", "events", kind("restored", 2)).judge()
+    assert (row["verdict"], row["diagnosis"]) == ("invalid", "no resume receipt: none from rank 2")
+
+
+def test_a_resume_receipt_after_the_first_step_is_invalid():
+    row = Scene().change("resumed", "events", kind("restored", 1), monotonic=999.0).judge()
+    assert row["verdict"] == "invalid"
+    assert "it came after the first step on rank 1" in row["diagnosis"]
+
+
+def test_a_receipt_that_the_steps_belie_is_invalid():
+    row = Scene(restored=0).change("resumed", "events", kind("restored"), step=16.0).judge()
+    assert row["verdict"] == "invalid"
+    assert "the receipt says that step 16 was restored, but the first step done was 1" in row["diagnosis"]
+
+
+# Agreement
+
+
+def test_ranks_that_restored_different_steps_are_different():
+    row = Scene().change("resumed", "events", kind("restored", 1), step=12.0).judge()
+    assert (row["verdict"], row["first_step"]) == ("different", 13)
+    assert "ranks restored different steps: rank 0 → 16, rank 1 → 12" in row["diagnosis"]
+
+
+def test_ranks_that_restored_different_epochs_are_different():
+    row = Scene().change("resumed", "events", kind("restored", 1), detail='{"epoch": 0}').judge()
+    assert row["verdict"] == "different"
+    assert "different epochs: rank 0 → 2, rank 1 → 0" in row["diagnosis"]
+
+
+def test_equal_weights_with_another_optimizer_on_one_rank_are_named():
+    row = (
+        Scene(world=4)
+        .change("resumed", "digests", entry("optimizer.exp_avg.w", moment="loaded", ranks=[3]), digest=OTHER)
+        .judge()
+    )
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 17, "optimizer.exp_avg.w")
+    assert "optimizer.exp_avg.w on rank 3 is not that of rank 0; the weights agree" in row["diagnosis"]
+
+
+def test_streams_of_each_rank_own_need_not_agree():
+    assert Scene(world=2, own_rng=True).judge()["verdict"] == "equal"
+
+
+# Hardware
+
+
+def test_another_cpu_capability_is_invalid_and_named():
+    row = Scene().fingerprint("resumed", cpu_capability="AVX2").judge()
+    assert row["verdict"] == "invalid"
+    assert row["diagnosis"] == "hardware differs between reference and resumed leg: cpu_capability AVX512 → AVX2"
+
+
+def test_hardware_may_change_where_the_cell_changes_it():
+    scene = Scene().fingerprint("resumed", threads=2)
+    scene.cell.axes["resume_hardware"] = {"threads": 2}
+    row = scene.judge()
+    assert row["verdict"] == "equal"
+    assert "hardware changed on purpose (threads 1 → 2)" in row["comparison"]
+
+
+def test_a_leg_without_a_fingerprint_is_invalid():
+    scene = Scene()
+    scene.evidence["killed"] = dataclasses.replace(scene.evidence["killed"], provenance={})
+    assert scene.judge()["diagnosis"].startswith("no hardware fingerprint of the killed leg")
+
+
+# Repeatability
+
+
+def test_two_references_with_other_losses_are_unrepeatable():
+    row = Scene().change("twin", "losses", steps(9), loss_bits=bits_at(3)).judge()
+    assert (row["verdict"], row["first_step"]) == ("unrepeatable", 9)
+
+
+def test_two_references_with_other_state_are_unrepeatable_although_every_loss_agrees():
+    row = Scene().change("twin", "digests", entry("ema.w", after=8), digest=OTHER).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("unrepeatable", 8, "ema.w")
+
+
+def test_a_killed_leg_that_leaves_the_reference_before_its_fault_is_unrepeatable():
+    row = Scene().change("killed", "losses", steps(7), loss_bits=bits_at(1)).judge()
+    assert (row["verdict"], row["first_step"]) == ("unrepeatable", 7)
+    assert "before the fault already" in row["diagnosis"]
+
+
+def test_a_victim_that_died_before_it_told_its_last_step_is_no_difference():
+    assert Scene().drop("killed", "losses", steps(19, rank=1)).judge()["verdict"] == "equal"
+
+
+# Losses
+
+
+def test_one_ulp_in_one_loss_is_different():
+    row = Scene().change("resumed", "losses", steps(21, 21), loss_bits=bits_at(21) + 1).judge()
+    assert (row["verdict"], row["first_step"], row["first_loss_step"]) == ("different", 21, 21)
+    assert (row["max_ulp"], row["losses_different"], row["steps_compared"]) == (1, 1, 8)
+    assert "losses differ from step 21 on (1 of 8, up to 1 ULP)" in row["diagnosis"]
+    assert "every state digest agrees" in row["diagnosis"]
+
+
+def test_a_loss_of_another_dtype_is_different_although_its_bits_agree():
+    row = Scene().change("resumed", "losses", steps(17), loss_dtype="float64").judge()
+    assert (row["verdict"], row["first_step"], row["max_ulp"]) == ("different", 17, None)
+
+
+def test_a_nan_where_the_reference_has_a_number_is_the_largest_distance():
+    row = Scene().change("resumed", "losses", steps(22), loss_bits=0x7FC00000).judge()
+    assert (row["verdict"], row["max_ulp"]) == ("different", MAX_ULP)
+    assert "a NaN against a number" in row["diagnosis"]
+
+
+def test_the_same_nan_on_both_sides_is_equal():
+    scene = Scene()
+    for leg in scene.evidence:
+        scene.change(leg, "losses", steps(17), loss_bits=0x7FC00000)
+    assert scene.judge()["verdict"] == "equal"
+
+
+def test_a_resumed_leg_that_stops_early_is_different():
+    row = Scene(digests=False).drop("resumed", "losses", steps(23)).judge()
+    assert (row["verdict"], row["first_step"]) == ("different", 23)
+    assert "stopped after step 22: steps 23-24 missing" in row["diagnosis"]
+
+
+def test_a_resumed_leg_that_exits_well_and_does_nothing_is_different():
+    scene = Scene(digests=False).drop("resumed", "losses", steps(0)).drop("resumed", "events", kind("first_step"))
+    row = scene.judge()
+    assert row["verdict"] == "different"
+    assert "did no step" in row["diagnosis"]
+
+
+def test_steps_beyond_the_end_of_the_reference_are_different():
+    scene = Scene(digests=False)
+    for leg in ("reference", "twin"):
+        scene.drop(leg, "losses", steps(24))
+    assert "did step 24, which the reference did not" in scene.judge()["diagnosis"]
+
+
+@pytest.mark.parametrize("resume_world", [2, 4])
+def test_ranks_that_tell_different_losses_of_one_step_are_named(resume_world):
+    scene = Scene(world=2, resume_world=resume_world)
+    row = scene.change("resumed", "losses", steps(20, 20, rank=1), loss_bits=bits_at(20) + 2).judge()
+    assert (row["verdict"], row["first_step"]) == ("different", 20)
+    assert "its ranks told different losses of step 20" in row["diagnosis"]
+
+
+def test_a_step_done_twice_must_equal_its_first_execution():
+    # Only the handover control may excuse it; here nothing may.
+    scene = Scene(world=2, resume_world=4, kill_step=19)
+    scene.change("killed", "losses", steps(18), loss_bits=bits_at(18) + 1)
+    scene.change("killed", "events", kind("held"), step=17.0)
+    row = scene.judge()
+    assert (row["verdict"], row["first_step"]) == ("different", 18)
+    assert "steps 18-19 done twice: not as at the first execution" in row["diagnosis"]
+
+
+def test_against_the_handover_control_the_first_execution_is_no_measure():
+    scene = Scene(world=2, resume_world=4, settings={"reduction": "allreduce"})
+    row = scene.change("killed", "losses", steps(17), loss_bits=bits_at(1)).judge()
+    assert row["verdict"] == "equal"
+    assert "the first execution is no measure" in row["diagnosis"]
+
+
+# State
+
+
+@pytest.mark.parametrize(
+    ("name", "taught"),
+    [
+        ("optimizer.exp_avg.w", "optimizer moments were lost"),
+        ("schedule.last_step", "schedule was restarted"),
+        ("ema.w", "averaged weights"),
+        ("sampler.epoch", "another shuffle is replayed"),
+        ("rng.torch", "random number generator was not restored"),
+        ("best.loss", "best metric was forgotten"),
+    ],
+)
+def test_state_lost_at_the_load_is_named_and_explained_although_every_loss_agrees(name, taught):
+    row = Scene().change("resumed", "digests", entry(name), digest=OTHER).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 17, name)
+    assert taught in row["diagnosis"]
+    assert "every loss agrees (8 losses)" in row["diagnosis"]
+
+
+def test_a_lost_stream_is_named_with_its_ranks():
+    scene = Scene(world=4, own_rng=True)
+    scene.change("resumed", "digests", entry("rng.torch", ranks=[1, 2, 3]), digest=OTHER)
+    scene.change("resumed", "digests", entry("best.loss", moment="loaded"), digest=OTHER)
+    row = scene.judge()
+    assert "rng.torch on ranks 1-3, right after the load (and 1 more entry)" in row["diagnosis"]
+    assert "sample ids equal" in row["diagnosis"]
+
+
+def test_the_first_state_is_the_first_in_the_trainers_own_order():
+    scene = Scene()
+    for name in ("step", "best.loss", "rng.torch"):
+        scene.change("resumed", "digests", entry(name, after=20), digest=OTHER)
+    row = scene.judge()
+    assert (row["first_step"], row["first_state"]) == (20, "rng.torch")
+
+
+def test_state_that_goes_wrong_after_the_load_counts_from_its_own_step():
+    row = Scene(at_each_step=True).change("resumed", "digests", entry("model.b", after=18), digest=OTHER).judge()
+    assert (row["first_step"], row["first_state"]) == (18, "model.b")
+    assert "after step 18" in row["diagnosis"]
+
+
+def test_state_that_differs_only_at_the_end_is_seen():
+    row = Scene().change("resumed", "digests", entry("best.loss", moment="end"), digest=OTHER).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 24, "best.loss")
+
+
+@pytest.mark.parametrize("leg", ["resumed", "killed"])
+def test_an_entry_that_only_one_side_has_is_a_difference(leg):
+    where = entry("ema.w", moment="loaded" if leg == "resumed" else "saved", after=16)
+    row = Scene().drop(leg, "digests", where).judge()
+    assert row["verdict"] in ("different", "unrepeatable")
+    assert row["first_state"] == "ema.w"
+
+
+def test_equal_bytes_of_another_shape_are_another_state():
+    row = Scene().change("resumed", "digests", entry("model.w"), shape="2x2").judge()
+    assert (row["verdict"], row["first_state"]) == ("different", "model.w")
+
+
+def test_a_save_that_was_renamed_but_not_recorded_is_compared_with_the_references():
+    scene = Scene(kill_step=8, point="save.pointer", restored=8)
+    row = scene.change("resumed", "digests", entry("ema.w", moment="loaded"), digest=OTHER).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 9, "ema.w")
+
+
+def test_at_another_world_replicated_state_is_compared_and_the_ranks_own_is_counted():
+    scene = Scene(world=4, resume_world=2, own_rng=True)
+    assert "2 entries of each rank's own can't be compared" in scene.judge()["diagnosis"]
+    row = scene.change("resumed", "digests", entry("model.w", after=20), digest=OTHER).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 20, "model.w")
+
+
+@pytest.mark.parametrize("world", [1, 4])
+@pytest.mark.parametrize("wrong", map(digest_of, range(4)))
+def test_at_another_world_weights_that_drift_apart_are_not_taken_for_the_ranks_own(world, wrong):
+    scene = Scene(world=world, resume_world=2)
+    row = scene.change("resumed", "digests", entry("model.w", ranks=[1], after=20), digest=wrong).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 20, "model.w")
+
+
+# Data
+
+
+def replay(frame):
+    """Epoch 2 in the order of epoch 0."""
+    earlier = Scene().evidence["reference"].ledger.set_index(["rank", "step"])["sample_ids"]
+    ids = [earlier[rank, (step - 1) % 8 + 1] for rank, step in zip(frame["rank"], frame["step"], strict=True)]
+    return frame.assign(sample_ids=ids)
+
+
+def test_a_replayed_epoch_is_different_although_losses_and_state_agree():
+    scene = Scene()
+    scene._put("resumed", "ledger", replay(scene.evidence["resumed"].ledger))
+    row = scene.judge()
+    assert (row["verdict"], row["samples_equal"]) == ("different", False)
+    assert "each epoch uses each sample as it should, but in other steps" in row["diagnosis"]
+
+
+def test_samples_used_twice_in_an_epoch_are_counted():
+    scene = Scene()
+    ledger = scene.evidence["resumed"].ledger
+    last, before = (ledger["step"] == 24).to_numpy(), (ledger["step"] == 23).to_numpy()
+    ids = ledger["sample_ids"].to_numpy(object).copy()
+    ids[last] = ids[before]
+    scene._put("resumed", "ledger", ledger.assign(sample_ids=ids))
+    row = scene.judge()
+    assert (row["verdict"], row["first_step"]) == ("different", 24)
+    assert "8 samples of epoch 2 used too often and 8 samples of epoch 2 never used" in row["diagnosis"]
+
+
+def test_another_world_may_share_out_the_same_samples_in_another_way():
+    assert Scene(world=1, resume_world=4).judge()["samples_equal"] is True
+
+
+def test_the_wrong_epoch_on_the_right_samples_is_different():
+    row = Scene().change("resumed", "ledger", steps(17), epoch=0).judge()
+    assert (row["verdict"], row["first_step"], row["samples_equal"]) == ("different", 17, False)
+
+
+def test_a_reference_that_repeats_samples_itself_is_followed_and_said():
+    scene = Scene()
+    for leg in scene.evidence:
+        ledger = scene.evidence[leg].ledger
+        ids = [np.append(one, one[0]) for one in ledger["sample_ids"]]
+        scene._put(leg, "ledger", ledger.assign(sample_ids=ids))
+    row = scene.judge()
+    assert row["verdict"] == "equal"
+    assert "the reference itself uses 48 samples again" in row["diagnosis"]
+
+
+# Exits
+
+
+@pytest.mark.parametrize("leg", ["reference", "twin", "killed", "resumed"])
+def test_a_leg_that_cannot_run_here_is_not_run_with_its_reason_and_no_surprise(leg):
+    row = Scene().not_run(leg, "no CUDA device").judge()
+    assert (row["verdict"], row["diagnosis"], row["surprise"]) == ("not-run", "no CUDA device", False)
+
+
+def fail(scene, leg, text="boom"):
+    scene.drop(leg, "events", kind("exited"))
+    scene.add_event(leg, "error", rank=1, mono=310.0, type="RuntimeError", text=text)
+    scene.add_event(leg, "error", rank=0, mono=311.0, type="RuntimeError", text="Connection closed by peer")
+    for rank in (0, 1):
+        scene.add_event(leg, "exited", of_rank=rank, status=1, signal=None, by="itself")
+    return scene
+
+
+@pytest.mark.parametrize("leg", ["reference", "twin", "resumed"])
+def test_a_leg_that_should_have_run_and_failed_is_crashed_with_its_first_error(leg):
+    row = fail(Scene(), leg, "Missing key(s) in state_dict").judge()
+    assert row["verdict"] == "crashed"
+    assert "crashed: RuntimeError: Missing key(s) in state_dict (rank 1); its last step was 24" in row["diagnosis"]
+
+
+def test_a_signal_that_nobody_sent_comes_before_the_errors_of_the_peers():
+    scene = fail(Scene(), "resumed")
+    scene.change("resumed", "events", lambda f: f["detail"].str.contains('"of_rank": 1, "status": 1'),
+                 detail=json.dumps({"of_rank": 1, "status": None, "signal": 11, "by": "itself"}))  # fmt: skip
+    assert "rank 1 ended by signal 11" in scene.judge()["diagnosis"]
+
+
+def test_a_killed_leg_that_failed_before_its_fault_is_crashed():
+    scene = Scene().drop("killed", "events", kind("held")).drop("killed", "events", kind("fault_fired"))
+    row = fail(scene, "killed").judge()
+    assert row["verdict"] == "crashed"
+    assert "before its fault could strike" in row["diagnosis"]
+
+
+@pytest.mark.parametrize("leg", ["reference", "resumed"])
+def test_a_leg_that_ran_into_the_deadline_is_hung(leg):
+    row = fail(Scene(), leg).add_event(leg, "hang_detected", seconds=60).judge()
+    assert row["verdict"] == "hung"
+    assert "had not ended after 60 s" in row["diagnosis"]
+
+
+def test_a_hang_of_ranks_that_restored_different_steps_names_its_cause():
+    scene = Scene().change("resumed", "events", kind("restored", 1), step=12.0)
+    row = scene.add_event("resumed", "hang_detected", seconds=60).judge()
+    assert row["verdict"] == "hung"
+    assert "restored different steps: rank 0 → 16, rank 1 → 12" in row["diagnosis"]
+
+
+def test_survivors_that_hang_after_the_fault_are_mentioned_and_the_resume_is_judged():
+    row = Scene().add_event("killed", "hang_detected", seconds=60).judge()
+    assert row["verdict"] == "equal"
+    assert "survivors had not noticed after 60 s" in row["diagnosis"]
+
+
+def refuse(scene):
+    for table in ("losses", "ledger", "digests"):
+        scene._put("resumed", table, getattr(scene.evidence["resumed"], table).iloc[:0])
+    for name in ("restored", "first_step", "saved", "finished"):
+        scene.drop("resumed", "events", kind(name))
+    fail(scene, "resumed")
+    return scene.add_event("resumed", "refused", rank=0, mono=309.0, reason="saved at world 2, started at world 4")
+
+
+def test_a_clear_error_before_any_step_is_refused():
+    row = refuse(Scene(expect=Expectation("refused", "another world"))).judge()
+    assert (row["verdict"], row["surprise"]) == ("refused", False)
+    assert row["diagnosis"] == "the resumed leg refused on rank 0: saved at world 2, started at world 4"
+
+
+def test_a_refusal_after_some_steps_is_crashed():
+    scene = fail(Scene(), "resumed").add_event("resumed", "refused", rank=0, mono=309.0, reason="late")
+    assert scene.judge()["verdict"] == "crashed"
+
+
+def test_a_refusal_with_exit_status_0_is_not_refused():
+    scene = exits(refuse(Scene()), "resumed", status=0)
+    assert scene.judge()["verdict"] == "invalid"
+
+
+def test_a_leg_whose_end_nobody_recorded_is_invalid():
+    row = Scene(world=2).drop("resumed", "events", kind("exited")).judge()
+    assert (row["verdict"], row["diagnosis"]) == ("invalid", "no record of how ranks 0-1 of the resumed leg ended")
+
+
+# Times and attempts
+
+
+def test_detection_and_restart_are_timed_on_the_monotonic_clock():
+    row = Scene().judge()
+    assert (row["detect_s"], row["restart_s"]) == pytest.approx((0.25, 1.5))
+    assert Scene(world=1).judge()["detect_s"] is None
+
+
+def test_of_a_step_that_two_attempts_did_the_last_one_counts():
+    scene = Scene()
+    for table in ("losses", "ledger", "digests"):
+        first = getattr(scene.evidence["resumed"], table)
+        wrong = {"losses": {"loss_bits": 1}, "ledger": {"epoch": 7}, "digests": {"digest": OTHER}}[table]
+        again = first.assign(attempt=1)
+        scene._put("resumed", table, pd.concat([first.assign(**wrong), again], ignore_index=True))
+    assert scene.judge()["verdict"] == "equal"
+
+
+# Surprise
+
+
+@pytest.mark.parametrize(
+    ("expect", "got", "surprise"),
+    [
+        (("equal", None, None), ("equal", None, None), False),
+        (("equal", None, None), ("different", 17, "rng.torch"), True),
+        (("different", None, None), ("equal", None, None), True),
+        (("different", 17, "rng.torch"), ("different", 17, "rng.torch"), False),
+        (("different", 17, "rng.*"), ("different", 17, "rng.torch"), False),
+        (("different", 17, "rng.*"), ("different", 17, "ema.w"), True),
+        (("different", 17, "rng.*"), ("different", 17, None), True),
+        (("different", 17, "rng.torch"), ("different", 18, "rng.torch"), True),
+        (("different", None, None), ("different", 3, "ema.w"), False),
+        (("equal", None, None), ("not-run", None, None), False),
+    ],
+)
+def test_a_surprise_is_a_failed_prediction_in_either_direction(expect, got, surprise):
+    verdict, step, state = expect
+    assert verdicts.is_surprise(Expectation(verdict, "", step, state), *got) is surprise
+
+
+# Whole experiments
+
+
+def experiment_of(scenes, claims=()):
+    return SimpleNamespace(name="kill_resume", cells=tuple(scene.cell for scene in scenes), claims=tuple(claims))
+
+
+def lay_out(runs, scenes):
+    for scene in scenes:
+        for one in scene.evidence.values():
+            folder = runs / one.leg_id
+            folder.mkdir(parents=True, exist_ok=True)
+            for table in evidence.TABLES:
+                rows = getattr(one, table)
+                evidence.write_table(folder / f"{table}.parquet", table, rows)
+            evidence.write_json(folder / "leg.json", one.spec)
+            evidence.write_json(folder / "provenance.json", one.provenance)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    lost = Scene(resume_world=4, resume_settings={"forget": "ema"}, control="ema lost",
+                 expect=Expectation("different", "x", 17, "ema.*"))  # fmt: skip
+    lost.change("resumed", "digests", entry("ema.w"), digest=OTHER)
+    scenes = [
+        Scene(),
+        Scene(kill_step=2),
+        Scene(resume_world=1),
+        lost,
+        Scene(world=4).not_run("resumed", "no CUDA device"),
+    ]
+    claims = [
+        SimpleNamespace(text="Same world.", cells=(scenes[0].cell.id, scenes[1].cell.id)),
+        SimpleNamespace(text="Four ranks.", cells=(scenes[4].cell.id,)),
+    ]
+    experiment = experiment_of(scenes, claims)
+    lay_out(runs, scenes)
+    return experiment, verdicts.judge_experiment(experiment, runs), runs
+
+
+def test_an_experiment_is_judged_from_its_files_with_one_row_a_cell_and_a_column_an_axis(judged):
+    experiment, table, _ = judged
+    assert list(table["cell"]) == [cell.id for cell in experiment.cells]
+    assert list(table["verdict"]) == ["equal"] * 3 + ["different", "not-run"]
+    assert not table["surprise"].any()
+    assert list(table["resume_world"]) == [2, 2, 1, 4, 4]
+    assert table["resume_trainer.forget"].isna().sum() == 4
+
+
+def test_a_leg_is_read_once_however_many_cells_use_it(judged, monkeypatch):
+    experiment, _, folder = judged
+    read = []
+    original = evidence.read
+    monkeypatch.setattr(evidence, "read", lambda runs, leg: read.append(leg) or original(runs, leg))
+    verdicts.judge_experiment(experiment, folder)
+    assert sorted(read) == sorted({leg.id for cell in experiment.cells for leg in cell.legs})
+
+
+def test_verdicts_survive_parquet_with_whole_numbers_and_their_axes(judged, tmp_path):
+    experiment, table, _ = judged
+    verdicts.write(tmp_path, experiment, table, {"provenance": "x"})
+    again = evidence.read_table(tmp_path / "verdicts.parquet", "verdicts")
+    assert list(again.columns) == list(table.columns)
+    assert list(again["kill_step"]) == [19, 2, 19, 19, 19]
+    text = (tmp_path / "verdicts.tsv").read_text()
+    assert "\t17\tema.w\t" in text
+    assert (tmp_path / "findings.tsv").read_text().splitlines()[1].split("\t") == ["Same world.", "yes", "2 of 2"]
+
+
+def test_a_claim_holds_if_every_cell_came_out_as_predicted(judged):
+    experiment, table, _ = judged
+    assert list(verdicts.findings(experiment, table)["holds"]) == ["yes", "not-run"]
+    found = verdicts.findings(experiment, table.assign(surprise=table["cell"] == experiment.cells[1].id))
+    assert found.loc[0, "holds"] == "no"
+    assert found.loc[0, "cells"] == f"1 of 2; not: {experiment.cells[1].id}"
+    assert found.loc[1, "cells"] == "0 of 0; 1 not run"
+
+
+def test_missing_evidence_is_one_line_that_names_the_file(judged, tmp_path):
+    experiment, _, runs = judged
+    shutil.copytree(runs, tmp_path / "runs")
+    gone = tmp_path / "runs" / experiment.cells[0].killed.id / "losses.parquet"
+    gone.unlink()
+    with pytest.raises(EvidenceError, match=r"losses\.parquet: is missing") as caught:
+        verdicts.judge_experiment(experiment, tmp_path / "runs")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_malformed_digest_is_one_line_that_names_the_leg():
+    scene = Scene().change("resumed", "digests", entry(STATE[0]), digest="abc")
+    with pytest.raises(EvidenceError, match=r"resume-gloo-.*digests\.parquet: .*; remove"):
+        scene.judge()
+
+
+def test_a_cell_has_every_column_of_the_schema():
+    row = Scene().judge()
+    assert list(row)[: len(evidence.columns("verdicts"))] == list(evidence.columns("verdicts"))
+    assert row["kill_step"] == 19

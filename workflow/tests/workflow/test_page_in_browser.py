@@ -1,0 +1,47 @@
+"""The page in a real browser: light, dark, on a phone and on paper."""
+
+import browser
+import pytest
+import synthetic
+
+from takeback import evidence, provenance, report
+from takeback.figures.heatmap import heatmap
+from takeback.figures.overlay import overlay
+
+pytestmark = pytest.mark.skipif(not browser.executable(), reason="chromium is not installed")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    asked = synthetic.experiment(backends=("gloo", "nccl"))
+    frame = synthetic.verdicts(asked, {asked.cells[5].id: "different", asked.cells[11].id: "hung"})
+    folder = tmp_path_factory.mktemp("results") / asked.name
+    folder.mkdir()
+    evidence.write_table(folder / "verdicts.parquet", "verdicts", frame)
+    (folder / "findings.tsv").write_text("claim\tholds\tcells\nIt holds.\tno\t34 of 36\n")
+    find = synthetic.evidence_of(asked, frame)
+    legs = [find(cell.resumed.id).provenance for cell in asked.cells]
+    provenance.write(provenance.of_experiment(asked, frame, legs), folder)
+    heatmap(asked, frame, folder / "figures/verdicts.svg")
+    overlay(asked, "gloo", 4, find, folder / "figures/overlay-gloo-w4.svg")
+    return report.write(asked, folder)
+
+
+def test_the_page_reads_in_every_view(page, tmp_path):
+    assert browser.look(page, tmp_path) == []
+    assert {path.stem for path in tmp_path.glob("*.png")} == set(browser.VIEWS)
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem"),
+    [
+        ('<img src="https://example.invalid/x.png" alt="">', "asks for"),
+        ('<div style="width:3000px">wide</div>', "scrolls sideways"),
+        ('<svg width="9" height="9"></svg>', "aria-label"),
+        ("<script>missing()</script>", "console"),
+    ],
+)
+def test_a_broken_page_is_noticed(page, tmp_path, broken, problem):
+    bad = tmp_path / "bad.html"
+    bad.write_text(page.read_text().replace("<main>", f"<main>{broken}").replace("img-src data:", "img-src *"))
+    assert any(problem in found for found in browser.look(bad, tmp_path))
