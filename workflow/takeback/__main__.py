@@ -16,12 +16,28 @@ ROOT = Path(__file__).parents[2]
 
 
 def leg(args: argparse.Namespace) -> int:
-    from takeback import leg_job
+    from takeback import pool_client
 
     if args.parent not in (None, os.getppid()):
         return 1  # the workflow has ended before this line
+    spec, folder = json.loads(args.spec), args.folder.resolve()
+    status = pool_client.run(spec, folder, args.root.resolve())
+    if status is not None:
+        return status
+
+    from takeback import leg_job
+    from takeback.launchers import process
+
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    leg_job.run(json.loads(args.spec), args.folder.resolve(), args.root.resolve(), args.parent)
+    bound = [process.descriptor_of_parent(args.parent)] if args.parent else []
+    leg_job.run(spec, folder, args.root.resolve(), bound)
+    return 0
+
+
+def pool(args: argparse.Namespace) -> int:
+    from takeback import pool
+
+    pool.serve(args.socket, args.parent)
     return 0
 
 
@@ -152,6 +168,9 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument("--spec", required=True, help="what determines the leg, as JSON: see a leg.json")
     sub.add_argument("--root", type=Path, default=ROOT, help="folder that files in the trainer's command are relative to")
     sub.add_argument("--parent", type=int, help="pid of the workflow, which this must not outlive")
+    sub = verb(pool, "Serve runs from a warm process (Snakemake starts this by itself).")
+    sub.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
+    sub.add_argument("--parent", type=int, required=True, help="pid of the workflow, which this must not outlive")
     of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
     of_experiment(heatmap, "Draw the verdicts of an experiment.")
     sub = of_experiment(overlay, "Draw the losses of an experiment on one backend and world.")
@@ -169,13 +188,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> int:
-    from takeback.evidence import EvidenceError
-    from takeback.experiment import ExperimentError
+    from takeback.errors import TakebackError
 
     args = parser().parse_args()
     try:
         return args.function(args)
-    except (EvidenceError, ExperimentError) as error:
+    except TakebackError as error:
         print(f"takeback: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -38,20 +38,18 @@ def answer(verdicts: pd.DataFrame) -> Answer:
     more = []
     if len(controls):
         bad = int(controls.surprise.sum())
-        caught = (
-            f"all {len(controls)} planted failures were caught"
-            if len(controls) > 1
-            else "the planted failure was caught"
-        )
-        more.append(_sentence(caught if not bad else f"{bad} of {len(controls)} planted failures came out otherwise"))
+        many = len(controls) > 1
+        good = f"all {len(controls)} planted failures were caught" if many else "the planted failure was caught"
+        more.append(_sentence(good if not bad else f"{bad} of {len(controls)} planted failures came out otherwise"))
     if len(absent):
         more.append(f"{_count(len(absent), 'cell')} did not run: {_reasons(absent)}.")
+    caught = len(controls) - int(controls.surprise.sum())
     numbers = (
         (equal, len(matrix), "cells equal, bit for bit"),
-        *([(len(controls) - int(controls.surprise.sum()), len(controls), "planted failures caught")] if len(controls) else []),
+        *([(caught, len(controls), "planted failures caught")] if len(controls) else []),
         (len(surprises), None, "surprise" if len(surprises) == 1 else "surprises"),
         *([(len(absent), None, "not run")] if len(absent) else []),
-    )  # fmt: skip
+    )
     if ran.empty:
         return Answer("none", "Not run.", f"Nothing could be run here: {_reasons(absent)}.", (), numbers)
     if len(surprises):

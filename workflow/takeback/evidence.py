@@ -17,16 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from takeback.errors import EvidenceError
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 TABLES = ("losses", "ledger", "digests", "events")
-
-
-class EvidenceError(RuntimeError):
-    """Evidence that can't be read or written: one line that names the file and the cure."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,18 +65,17 @@ def write_table(
     Raises:
         EvidenceError: the disk is full, the folder can't be written, a row does not fit the schema.
     """
-    import pandas as pd
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     schema = arrow_schema(table)
     try:
-        if isinstance(rows, pd.DataFrame):
+        if isinstance(rows, Sequence):  # a run has no pandas to import
+            known = pa.Table.from_pylist(list(rows), schema=schema)
+        else:
             known = pa.Table.from_pandas(rows[list(schema.names)], schema=schema, preserve_index=False)
             for name in rows.columns.difference(schema.names, sort=False):
                 known = known.append_column(name, pa.array(rows[name]))
-        else:
-            known = pa.Table.from_pylist(list(rows), schema=schema)
         known = known.replace_schema_metadata({**(known.schema.metadata or {}), **(metadata or {})})
         temporary = path.with_name(f".{path.name}.partial")
         pq.write_table(known, temporary)
@@ -100,10 +97,19 @@ def read_table(path: Path, table: str) -> pd.DataFrame:
     Raises:
         EvidenceError: missing, truncated, not parquet, or with other columns than the schema says.
     """
+    return _read(path, table).to_pandas()
+
+
+def read_rows(path: Path, table: str) -> list[dict[str, Any]]:
+    """As :func:`read_table`, for a caller that does without pandas."""
+    return _read(path, table).to_pylist()
+
+
+def _read(path: Path, table: str) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    cure = "remove it and run snakemake again"
+    cure = "remove its folder and run snakemake again"
     try:
         # One thread: these tables are small, and a thread pool costs more than it saves.
         found = pq.read_table(path, use_threads=False, memory_map=False)
@@ -114,7 +120,7 @@ def read_table(path: Path, table: str) -> pd.DataFrame:
     missing = set(arrow_schema(table).names) - set(found.column_names)
     if missing:
         raise EvidenceError(f"{path}: has no column {', '.join(sorted(missing))}; {cure}")
-    return found.to_pandas()
+    return found
 
 
 def read(runs: Path, leg_id: str) -> Evidence:
@@ -132,7 +138,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise EvidenceError(f"{path}: cannot be read: {_line(error)}; remove it and run snakemake again") from None
+        raise EvidenceError(f"{path}: cannot be read: {_line(error)}; remove its folder and run snakemake again") from None
 
 
 def write_json(path: Path, value: Any) -> None:

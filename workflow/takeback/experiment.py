@@ -19,16 +19,13 @@ import jsonschema
 import yaml
 
 from takeback import matrix
+from takeback.errors import ExperimentError
 from takeback.leg import Leg, digest
 from takeback.matrix import Cell, Expectation
 
 ROOT = Path(__file__).parents[2]
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 REFERENCE = ["python", "-m", "takeback.trainers.reference", "--checkpoints", "{checkpoints}", "--backend", "{backend}"]
-
-
-class ExperimentError(ValueError):
-    """A mistake in an experiment file: one line that names file, key and what is allowed."""
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,17 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from takeback import backends, evidence, launchers, provenance, records
-from takeback.evidence import EvidenceError
+from takeback.errors import EvidenceError
 from takeback.launchers.recorder import Recorder
 
 
-def run(spec: dict[str, Any], folder: Path, root: Path, parent: int | None = None) -> None:
-    """Run the leg that ``spec`` describes, in ``folder``; end with the process ``parent``, if one is given.
+def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = ()) -> None:
+    """Run the leg that ``spec`` describes, in ``folder``; end when one of the descriptors ``bound`` becomes readable.
 
     A trainer that crashes, hangs or is killed is a result, not an error of this function.
 
@@ -34,7 +35,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path, parent: int | None = Non
     if reason:
         recorder("not_run", attempt=0, reason=reason)
     else:
-        launchers.get(spec["launcher"])(spec, folder, root, recorder, parent)
+        launchers.get(spec["launcher"])(spec, folder, root, recorder, bound)
     seal(spec, folder, environment)
 
 
@@ -53,16 +54,20 @@ def prepare(spec: dict[str, Any], folder: Path) -> None:
 
 
 def threads(spec: dict[str, Any]) -> dict[str, str]:
-    count = str(spec["hardware"]["threads"])
-    return {"OMP_NUM_THREADS": count, "MKL_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
+    """Variables that are read when torch is imported."""
+    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(spec["hardware"]["threads"]))
+
+
+#: The same for the hardware that a leg has unless it says otherwise.
+IMPORT_TIME = threads({"hardware": {"threads": 1}})
 
 
 def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
     """The reason why this leg can't run here, or its parent could not."""
     if spec["parent"]:
-        events = evidence.read_table(folder.parent / spec["parent"] / "events.parquet", "events")
-        for detail in events.loc[events.kind == "not_run", "detail"]:
-            return json.loads(detail)["reason"]
+        for row in evidence.read_rows(folder.parent / spec["parent"] / "events.parquet", "events"):
+            if row["kind"] == "not_run":
+                return json.loads(row["detail"])["reason"]
     return backend.unavailable(spec["world"])
 
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from takeback import __version__, sources
 
-_FEATURES = (
-    "avx avx2 fma f16c avx512f avx512bw avx512dq avx512vl avx512_vnni avx512_bf16 avx512_fp16 amx_tile amx_bf16 "
-    "asimd asimddp bf16 sve sve2 i8mm"
-).split()
+_FEATURES = {
+    *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"),
+    *("avx512_fp16", "amx_tile", "amx_bf16", "asimd", "asimddp", "bf16", "sve", "sve2", "i8mm"),
+}
 _PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "snakemake", "seaborn", "matplotlib")
 
 
@@ -58,7 +58,7 @@ def _cpu() -> tuple[str, str]:
     model = lines.get("model name") or " ".join(
         f"{key} {lines[key]}" for key in ("CPU implementer", "CPU part", "CPU revision") if key in lines
     )
-    return model or platform.machine(), " ".join(name for name in _FEATURES if name in flags)
+    return model or platform.machine(), " ".join(sorted(_FEATURES & flags))
 
 
 def _capability(environment: Mapping[str, str]) -> str:

@@ -59,7 +59,7 @@ def write(
     verdicts = read_table(folder / "verdicts.parquet", "verdicts")
     try:
         findings = pd.read_csv(folder / "findings.tsv", sep="\t", keep_default_na=False)
-        figures = {path.stem: Markup(style.inline(path)) for path in sorted((folder / "figures").glob("*.svg"))}  # noqa: S704 (ours)
+        figures = {path.stem: Markup(style.inline(path)) for path in sorted((folder / "figures").glob("*.svg"))}
     except (OSError, ValueError) as error:
         raise EvidenceError(f"{folder}: findings or figures can't be read: {error}; run snakemake again") from None
     absent = [figures.pop(name) and name for name in list(figures) if "did not run" in figures[name]]
@@ -86,7 +86,7 @@ def write(
         provenance=read_json(folder / "provenance.json"),
         verdicts=style.VERDICTS,
         meaning=MEANING,
-        css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),  # noqa: S704 (ours)
+        css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
         version=__version__,
         example=rows[0]["resumed"] if rows else "LEG",
     )
@@ -100,7 +100,7 @@ def write(
 
 def breakable(name: str) -> Markup:
     """A dotted name that may be broken after a dot or an underscore, where a line is too short for it."""
-    return Markup(escape(name).replace(".", ".<wbr>").replace("_", "_<wbr>"))  # noqa: S704 (escaped)
+    return Markup(escape(name).replace(".", ".<wbr>").replace("_", "_<wbr>"))
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

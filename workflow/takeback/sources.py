@@ -12,7 +12,7 @@ EVIDENCE = ("probe.py", "records.py", "evidence.py", "../schemas/losses.schema.y
             "../schemas/digests.schema.yaml", "../schemas/events.schema.yaml")  # fmt: skip
 ROLES = {
     "trainer": ("trainers", "backends", "probe.py"),
-    "nemesis": ("faults", "launchers", "leg_job.py", "leg.py", *EVIDENCE),
+    "nemesis": ("faults", "launchers", "pool.py", "leg_job.py", "leg.py", *EVIDENCE),
     "checkers": ("checkers", "verdicts.py", "bits.py", "matrix.py", "experiment.py", "evidence.py", "../schemas/verdicts.schema.yaml"),
     "page": ("figures", "report.py", "provenance.py", "../report", "evidence.py"),
 }

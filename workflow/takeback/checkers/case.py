@@ -9,14 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from takeback.checkers.tables import (
-    LossTable,
-    SampleTable,
-    StateTable,
-    loss_table,
-    sample_table,
-    state_table,
-)
+from takeback.checkers.prepare import loss_table, sample_table, state_table
+from takeback.checkers.tables import LossTable, SampleTable, StateTable
 from takeback.evidence import EvidenceError
 
 if TYPE_CHECKING:

@@ -39,17 +39,19 @@ def resumed_ran(case: Case) -> Finding:
 
 
 def _ended_well(role: str, leg: LegView) -> Finding:
-    told = _last_step(leg)
-    for event in leg.events("hang_detected"):
-        seconds = event.detail["seconds"]
-        return Finding("hung", f"the {role} hung: it had not ended after {seconds:g} s; {told}{_disagreement(leg)}")
     failed = {rank: how for rank, how in leg.exits.items() if how["status"] != 0}
     refusals = [event for event in leg.events("refused") if event.rank in failed]
     if refusals and not len(leg.losses.steps):
         ranks = named("rank", [event.rank for event in refusals])
         return Finding("refused", f"the {role} refused on {ranks}: {refusals[0].detail['reason']}")
+    waiting = {rank for rank, how in failed.items() if how["by"] == "supervisor"}
+    told = _last_step(leg) + _disagreement(leg)
+    # Ranks that wait for a peer which has failed did not hang by themselves: the peer is the cause.
+    if waiting and len(waiting) == len(failed):
+        return Finding("hung", f"the {role} hung: {named('rank', waiting)} had to be ended; {told}")
     if failed:
-        return Finding("crashed", f"the {role} crashed: {_cause(leg, failed)}; {told}{_disagreement(leg)}")
+        left = f"; {named('rank', waiting)} waited for it and had to be ended" if waiting else ""
+        return Finding("crashed", f"the {role} crashed: {_cause(leg, failed)}{left}; {told}")
     unknown = set(range(leg.world)) - set(leg.exits)
     if unknown:
         return Finding("invalid", f"no record of how {named('rank', unknown)} of the {role} ended")
@@ -64,7 +66,7 @@ def _cause(leg: LegView, failed: dict[int, dict]) -> str:
     errors = sorted(leg.events("error") + leg.events("refused"), key=lambda event: event.monotonic)
     if errors:
         return _text(errors[0])
-    rank, how = next(iter(failed.items()))
+    rank, how = next((rank, how) for rank, how in failed.items() if how["by"] != "supervisor")
     ended = f"signal {how['signal']}" if how["status"] is None else f"status {how['status']}"
     return f"rank {rank} ended with {ended} and told no error"
 

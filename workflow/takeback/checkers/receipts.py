@@ -21,23 +21,30 @@ def fault_struck(case: Case) -> Finding:
         if flaw:
             return Finding("invalid", f"the fault never struck: {flaw}")
     compared = "fault receipts of " + ", ".join(_name(fault) for fault in faults)
-    stuck = [e.detail["seconds"] for e in case.killed.events("hang_detected")]
-    remark = f"the survivors had not noticed after {stuck[0]:g} s and were ended" if stuck else ""
-    return Finding(compared=compared, remark=remark)
+    return Finding(compared=compared, remark=_unnoticed(case))
+
+
+def _unnoticed(case: Case) -> str:
+    """Survivors that had to be ended: the resume is judged all the same, but it should be known."""
+    hangs = case.killed.events("hang_detected")
+    waiting = [rank for rank, how in case.killed.exits.items() if how["by"] == "supervisor"]
+    if not hangs or not waiting:
+        return ""
+    seconds = hangs[-1].monotonic - max(event.monotonic for event in case.killed.events("fault_fired"))
+    return f"{named('rank', waiting)} had not noticed the loss after {seconds:.0f} s and had to be ended"
 
 
 def _flaw(case: Case, fault: dict[str, Any]) -> str:
-    leg = case.killed
+    leg, place = case.killed, f"{fault['point']} of step {fault['step']}"
     victims = _victims(fault["ranks"], leg.world)
-    held = {event.rank for event in leg.events("held") if event.detail["fault"] == fault["id"]}
+    # One victim is held, and stands for all of them: a point may be passed by one rank only.
+    held = victims & {event.rank for event in leg.events("held") if event.detail["fault"] == fault["id"]}
     if not held:
-        return f"its point {fault['point']} of step {fault['step']} was never reached"
-    absent = victims - held
-    # A point such as save.written is passed by one rank only, though the fault strikes them all.
-    if absent and fault["ranks"] != "all":
-        return f"{named('rank', absent)} never reached {fault['point']} of step {fault['step']}"
-    if all(event.detail["fault"] != fault["id"] for event in leg.events("fault_fired")):
-        return f"{named('rank', held)} stood at {fault['point']} of step {fault['step']}, but nothing was fired"
+        return f"its point {place} was never reached"
+    fired = [event.detail for event in leg.events("fault_fired")]
+    struck = {v["rank"] for detail in fired if detail["fault"] == fault["id"] for v in detail["victims"]}
+    if victims - struck:
+        return f"{named('rank', held)} stood at {place}, but {named('rank', victims - struck)} was not struck"
     expected = getattr(signal, fault["kind"].upper(), None)
     spared = {rank for rank in victims if not _ended_by(leg.exits.get(rank), expected)}
     if spared:

@@ -1,16 +1,11 @@
-"""The tables of one leg as arrays, prepared once and shared by all cells that use the leg.
-
-A step or moment that several attempts of a leg have done counts as the last attempt did it.
-"""
+"""The tables of one leg as arrays: losses, state digests and samples, by step and rank."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 
 import numpy as np
-import pandas as pd
 
 #: Moments of one step in the order of time; a load of step r comes before step r + 1.
 MOMENTS = {"step": 0, "saved": 1, "loaded": 2, "end": 3}
@@ -119,87 +114,6 @@ def replicated(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     value = digests.max(axis=1)
     return value, ((digests == value[:, None]) | (digests == 0)).all(axis=1)
-
-
-def loss_table(frame: pd.DataFrame, world: int) -> LossTable:
-    """Prepare ``losses.parquet`` of a leg of ``world`` ranks; ValueError if a rank is none of them."""
-    frame = _last_attempt(frame)
-    rank = _ranks(frame, world)
-    steps, row = np.unique(frame["step"].to_numpy(np.int64), return_inverse=True)
-    shape = (len(steps), world)
-    bits, told, wide = np.zeros(shape, np.int64), np.zeros(shape, bool), np.zeros(shape, bool)
-    bits[row, rank] = frame["loss_bits"].to_numpy(np.int64)
-    wide[row, rank] = frame["loss_dtype"].to_numpy(object) == "float64"
-    told[row, rank] = True
-    return LossTable(steps, bits, told, wide)
-
-
-def state_table(frame: pd.DataFrame, world: int) -> StateTable:
-    """Prepare ``digests.parquet`` of a leg; ValueError if a digest is not 16 hex digits."""
-    if not len(frame):
-        return StateTable(np.zeros(0, np.int64), (), np.zeros((0, world, 0), np.uint64))
-    moments = frame["moment"].tolist()
-    of_rows = frame["step"].to_numpy(np.int64) * len(MOMENTS)
-    of_rows += np.fromiter(map(MOMENTS.__getitem__, moments), np.int64, len(moments))
-    newest = _newest(frame, of_rows)
-    frame, of_rows = (frame, of_rows) if newest is None else (frame[newest], of_rows[newest])
-    rank = _ranks(frame, world)
-    keys, row = np.unique(of_rows, return_inverse=True)
-    column, names = pd.factorize(frame["name"].to_numpy(object))
-    place = np.full(len(names), np.iinfo(np.int64).max)
-    np.minimum.at(place, column, frame["order"].to_numpy(np.int64))
-    order = np.argsort(place, kind="stable")
-    digests = np.zeros((len(keys), world, len(names)), np.uint64)
-    digests[row, rank, np.argsort(order)[column]] = _numbers(frame)
-    return StateTable(keys, tuple(names[order]), digests)
-
-
-def sample_table(frame: pd.DataFrame) -> SampleTable:
-    """Prepare ``ledger.parquet`` of a leg."""
-    frame = _last_attempt(frame)
-    lists = frame["sample_ids"].to_numpy(object)
-    many = np.fromiter(map(len, lists), np.int64, len(lists))
-    ids = np.concatenate([np.zeros(0, np.int64), *lists]).astype(np.int64)
-    steps = np.repeat(frame["step"].to_numpy(np.int64), many)
-    order = np.lexsort((ids, steps))
-    return SampleTable(steps[order], np.repeat(frame["epoch"].to_numpy(np.int64), many)[order], ids[order])
-
-
-def _numbers(frame: pd.DataFrame) -> np.ndarray:
-    """uint64[rows]: digest of the bytes, made to depend on dtype and shape as well.
-
-    Zeros of two dtypes or shapes have the same bytes and are not the same state.
-    """
-    raw = bytes.fromhex("".join(frame["digest"].tolist()))
-    if len(raw) != 8 * len(frame):
-        raise ValueError("a digest is not 16 hex digits")
-    forms = np.fromiter(map(_form, frame["dtype"].tolist(), frame["shape"].tolist()), np.uint64, len(frame))
-    return np.frombuffer(raw, ">u8").astype(np.uint64) ^ forms
-
-
-@cache
-def _form(dtype: str, shape: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{dtype}/{shape}".encode()).digest()[:8], "big")
-
-
-def _ranks(frame: pd.DataFrame, world: int) -> np.ndarray:
-    rank = frame["rank"].to_numpy(np.int64)
-    if len(rank) and (rank.max() >= world or rank.min() < 0):
-        raise ValueError(f"a rank is outside its world of {world}")
-    return rank
-
-
-def _last_attempt(frame: pd.DataFrame) -> pd.DataFrame:
-    newest = _newest(frame, frame["step"].to_numpy())
-    return frame if newest is None else frame[newest]
-
-
-def _newest(frame: pd.DataFrame, keys: np.ndarray) -> np.ndarray | None:
-    """Mask of the rows of the last attempt at each key; None if all rows are of one attempt."""
-    attempts = frame["attempt"].to_numpy()
-    if not len(attempts) or attempts.min() == attempts.max():
-        return None
-    return attempts == pd.Series(attempts).groupby(keys).transform("max").to_numpy()
 
 
 def _rows(array: np.ndarray, have: np.ndarray, wanted: np.ndarray) -> np.ndarray:

@@ -15,10 +15,9 @@ import seaborn as sns
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch, Rectangle
 
-from takeback.figures import style
+from takeback.figures import fields, style
 
 WIDEST, CONTROLS, LEGEND = 10.4, 5.9, 0.4  # inches: a row of panels, the panel of controls, height of the legend
-MOST = {"columns": 20, "rows": 18, "panels": 8}
 _NAMES = list(style.VERDICTS)
 
 
@@ -31,96 +30,59 @@ def heatmap(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
     """
     style.use()
     matrix, controls = verdicts[verdicts.control.isna()], verdicts[verdicts.control.notna()]
-    axes = list(dict.fromkeys(axis for cell in experiment.cells for axis in cell.axes))
-    matrix = _place(matrix, axes)
-    panels = list(matrix.groupby("panel", sort=False)) if len(matrix) else []
-    rows, columns = _order(matrix, "row"), _order(matrix, "column")
-
-    figure, axes_of_panels, axis_of_controls = _layout(len(panels), len(rows), len(columns), controls)
-    for number, ((name, cells), axis) in enumerate(zip(panels, axes_of_panels, strict=True)):
-        _panel(axis, cells, rows, columns, name, first=number == 0)
+    axes = dict.fromkeys(axis for cell in experiment.cells for axis in cell.axes)
+    panels = list(fields.place(matrix, axes).groupby("panel", sort=False)) if len(matrix) else []
+    figure, axes_of_panels, axis_of_controls = _layout(panels, controls)
+    for (name, cells), axis in zip(panels, axes_of_panels, strict=True):
+        _panel(axis, cells, name, first=axis is axes_of_panels[0])
     if axis_of_controls:
         _controls(axis_of_controls, controls)
     _legend(figure, verdicts)
     return style.save(figure, out, _spoken(experiment, verdicts))
 
 
-def _layout(panels: int, rows: int, columns: int, controls: pd.DataFrame) -> tuple[Any, list[Any], Any]:
-    """A figure, its axes (one a panel, in rows) and one for the controls: at the right if it fits, else below."""
-    field = (0.62 if columns <= 6 else 0.44), 0.36
-    wide, high = columns * field[0] + 0.95, rows * field[1] + 0.95
-    across = max(1, min(panels, int(WIDEST // wide)))
-    width, height = across * wide if panels else 0, -(-panels // across) * high
-    beside = CONTROLS + 0.5 + width <= WIDEST
+def _layout(panels: list[tuple[str, pd.DataFrame]], controls: pd.DataFrame) -> tuple[Any, list[Any], Any]:
+    """A figure, its axes (one a panel, on shelves) and one for the controls: at the right if it fits, else below."""
+    boxes: list[tuple[float, float, float, float]] = []  # left, top, width, height of the fields, in inches
+    left = top = width = height = 0.0
+    for name, cells in panels:
+        columns = cells.column.nunique()
+        inner = columns * (0.62 if columns <= 6 else 0.44), cells.row.nunique() * 0.36
+        outer = 0.75 + max(inner[0], len(name) * 0.085) + 0.2
+        if left and left + outer > WIDEST:
+            left, top = 0.0, height
+        boxes.append((left + 0.75, top + 0.25, *inner))
+        left += outer
+        width, height = max(width, left), max(height, top + inner[1] + 0.95)
     needs = (controls.control.nunique() + 1) * 0.29 if len(controls) else 0
-    corner = (width + 0.5 if beside and panels else 0, 0 if beside else height)
+    beside = bool(panels) and width + 0.3 + CONTROLS <= WIDEST
+    corner = (width + 0.3, 0) if beside else (0, height)
     size = max(width, corner[0] + CONTROLS if needs else 0, 3.5), LEGEND + max(height, corner[1] + needs)
     figure = plt.figure(figsize=size)
 
-    def place(left: float, top: float, w: float, h: float) -> Any:
-        top += LEGEND
-        return figure.add_axes((left / size[0], 1 - (top + h) / size[1], w / size[0], h / size[1]))
+    def place(x: float, y: float, w: float, h: float) -> Any:
+        return figure.add_axes((x / size[0], 1 - (LEGEND + y + h) / size[1], w / size[0], h / size[1]))
 
-    placed = [
-        place(n % across * wide + 0.75, n // across * high + 0.25, columns * field[0], rows * field[1])
-        for n in range(panels)
-    ]
-    return figure, placed, place(*corner, CONTROLS, needs) if needs else None
-
-
-def _place(cells: pd.DataFrame, axes: list[str]) -> pd.DataFrame:
-    """Add ``row``, ``column`` and ``panel`` (texts) and their sort keys; fold what would be too many."""
-    cells = cells.copy()
-    have = {axis for axis in axes if axis in cells and cells[axis].notna().any()}
-    world = cells["world"] if "world" in have else pd.Series(0, cells.index)
-    resume = cells["resume_world"] if "resume_world" in have else world
-    cells["row_key"] = list(zip(world.astype(int), resume.fillna(world).astype(int), strict=True))
-    if cells.row_key.nunique() > MOST["rows"]:
-        cells["row_key"] = [(key[0], 0) for key in cells.row_key]
-    cells["row"] = [f"{a} → {b}" if b else f"{a} → any" for a, b in cells.row_key]
-
-    kill = cells["kill_step"].fillna(0).astype(int) if "kill_step" in have else pd.Series(0, cells.index)
-    steps = sorted(kill.unique())
-    point = cells["point"].fillna("") if "point" in have else pd.Series("", cells.index)
-    apart = cells.assign(kill=kill, of_point=point).groupby("kill").of_point.nunique().max() if len(cells) else 1
-    common = point.mode().iloc[0] if len(cells) else ""
-    keys = [(k, "" if p == common and apart == 1 else p) for k, p in zip(kill, point, strict=True)]
-    if len(set(keys)) > MOST["columns"]:
-        keys = [(k, "") for k in kill]
-    width = -(-len(steps) // MOST["columns"])
-    bins = {s: steps[i // width * width : i // width * width + width] for i, s in enumerate(steps)}
-    cells["column_key"] = [(bins[k][0], p) for k, p in keys]
-    cells["column"] = [
-        "–".join(map(str, dict.fromkeys((bins[k][0], bins[k][-1])))) + (f"\n{p}" if p else "") for k, p in keys
-    ]
-    used = {"world", "resume_world", "kill_step", "point"}
-    others = [a for a in axes if a in have - used and cells[a].nunique(dropna=False) > 1]
-    while others and len(cells[others].drop_duplicates()) > MOST["panels"]:
-        others.pop()  # the last axes are folded into shares
-    names = [f"{a.removeprefix('trainer.')} {{}}" if a not in ("backend", "fault") else "{}" for a in others]
-    cells["panel"] = [
-        " · ".join(n.format(v) for n, v in zip(names, row, strict=True))
-        for row in cells[others].itertuples(index=False)
-    ]
-    return cells
+    return figure, [place(*box) for box in boxes], place(*corner, CONTROLS, needs) if needs else None
 
 
 def _order(cells: pd.DataFrame, what: str) -> list[str]:
-    return list(cells.sort_values(f"{what}_key")[what].drop_duplicates()) if len(cells) else []
+    return list(cells.sort_values(f"{what}_key", kind="stable")[what].drop_duplicates())
 
 
-def _panel(axis: Any, cells: pd.DataFrame, rows: list[str], columns: list[str], name: str, first: bool) -> None:
-    fields = {key: part for key, part in cells.groupby(["row", "column"])}
+def _panel(axis: Any, cells: pd.DataFrame, name: str, first: bool) -> None:
+    rows, columns = _order(cells, "row"), _order(cells, "column")
+    parts = dict(list(cells.groupby(["row", "column"])))
     codes = pd.DataFrame(index=rows, columns=columns, dtype=float)
     signs = pd.DataFrame("", index=rows, columns=columns)
-    for key, part in fields.items():
+    for key, part in parts.items():
         counts = Counter(part.verdict)
         if len(counts) == 1:
             (verdict, count), = counts.items()  # fmt: skip
             codes.loc[key], signs.loc[key] = _NAMES.index(verdict), _sign(verdict, count)
     palette = ListedColormap([colour for colour, _ in style.VERDICTS.values()])
     sns.heatmap(codes, ax=axis, cmap=palette, vmin=-0.5, vmax=len(_NAMES) - 0.5, cbar=False, linewidths=0)
-    for (row, column), part in fields.items():
+    for (row, column), part in parts.items():
         x, y = columns.index(column), rows.index(row)
         if signs.loc[row, column]:
             _text(axis, x + 0.5, y + 0.5, signs.loc[row, column], part.verdict.iloc[0], len(part))

@@ -5,7 +5,6 @@ One figure a backend and world, one column a kill. A difference of exactly 0 lie
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ import seaborn as sns
 from matplotlib.lines import Line2D
 
 from takeback.bits import ulp_distance
-from takeback.figures import style
+from takeback.figures import fields, style
 
 MOST, ACROSS = 8, 4  # kills of one figure and of one row; the title says how many there are
-_SHARED = {"backend", "world", "resume_world"}
+_SHARED, _WHERE = {"backend", "world", "resume_world"}, {"kill_step", "point"}
 
 
 def overlay(experiment: Any, backend: str, world: int, evidence_of: Callable[[str], Any], out: Path) -> Path:
@@ -34,7 +33,7 @@ def overlay(experiment: Any, backend: str, world: int, evidence_of: Callable[[st
     kills: dict[tuple, list[Any]] = {}
     for cell in experiment.cells:
         if cell.control is None and cell.axes.get("backend") == backend and cell.axes.get("world") == world:
-            kills.setdefault(tuple((k, v) for k, v in cell.axes.items() if k not in _SHARED), []).append(cell)
+            kills.setdefault(tuple(sorted((k, v) for k, v in cell.axes.items() if k not in _SHARED)), []).append(cell)
     ran = {key: cells for key, cells in kills.items() if len(evidence_of(cells[0].reference.id).losses)}
     shown = dict(list(ran.items())[:MOST])
     name = f"{backend}, world {world}" + (
@@ -44,12 +43,12 @@ def overlay(experiment: Any, backend: str, world: int, evidence_of: Callable[[st
         figure = plt.figure(figsize=(4, 0.5))
         figure.text(0, 0.5, f"{name}: did not run", va="center")
         return style.save(figure, out, f"{name}: did not run")
-    varying = {pair for key in shown for pair in key if any(pair not in other for other in shown)}
+    titles = _titles([dict(key) for key in shown])
     worlds = sorted({cell.axes.get("resume_world", world) for cells in shown.values() for cell in cells})
     figure, pairs = _grid(len(shown))
     largest = 0
-    for (key, cells), (top, bottom) in zip(shown.items(), pairs, strict=True):
-        top.set_title(_title(key, varying), fontsize=9)
+    for cells, title, (top, bottom) in zip(shown.values(), titles, pairs, strict=True):
+        top.set_title(title, fontsize=9)
         found = _column(top, bottom, cells, worlds, evidence_of)
         largest = max(largest, found)
         if found == 0:
@@ -155,14 +154,16 @@ def _ulp_axis(axis: Any, largest: int) -> None:
     axis.xaxis.get_major_locator().set_params(integer=True)
 
 
-def _title(key: tuple, varying: set) -> str:
-    axes = dict(key)
+def _titles(kills: list[dict[str, Any]]) -> list[str]:
+    """When each was killed, and in what it differs from most of the others."""
     where = {"step": "after step {}", "saved": "after the save of step {}", None: "at step {}"}
-    point = axes.get("point")
-    first = "killed " + where.get(point, f"at {point} of step {{}}").format(axes.get("kill_step", "?"))
-    rest = [str(value) if axis == "fault" else f"{axis.removeprefix('trainer.')} {value}"
-            for axis, value in key if axis not in ("kill_step", "point") and (axis, value) in varying]  # fmt: skip
-    return first + ("\n" + ", ".join(rest) if rest else "")
+    unusual = fields.names([{k: v for k, v in kill.items() if k not in _WHERE} for kill in kills])
+    found = []
+    for kill, more in zip(kills, unusual, strict=True):
+        point = kill.get("point")
+        when = where.get(point, f"at {point} of step {{}}").format(kill.get("kill_step", "?"))
+        found.append(f"killed {when}" + (f"\n{more}" if more else ""))
+    return found
 
 
 def _legend(figure: Any, worlds: list[int], title: str) -> None:

@@ -1,8 +1,8 @@
 """The look of every figure: one fixed colour a verdict and a role, and SVG that suits light and dark.
 
 The same data give the same bytes of SVG on one version of matplotlib. Text stays text, what is drawn in
-:data:`INK` becomes ``currentColor`` and what is drawn in :data:`PAPER` the background: on the page a figure takes the ink of the page, and as a file of
-its own it brings a background and an ink for either colour scheme.
+:data:`INK` becomes ``currentColor``, and what is drawn in :data:`PAPER` becomes the background: on the page a
+figure takes the ink of the page, and as a file of its own it brings both for either colour scheme.
 
 Colours: Okabe and Ito, "Color Universal Design", https://jfly.uni-koeln.de/color/ ; they stay apart in the
 common kinds of colour blindness. A sign or a marker says the same without any colour.
@@ -17,9 +17,9 @@ import matplotlib
 
 matplotlib.use("svg")  # no window system is asked for, here or in what a plot imports later
 
-import matplotlib.pyplot as plt  # noqa: E402
-import seaborn as sns  # noqa: E402
-from matplotlib.figure import Figure  # noqa: E402
+import matplotlib.pyplot as plt
+import seaborn as sns
+from matplotlib.figure import Figure
 
 INK = "#010203"  # colours that nothing else uses: save() turns them into currentColor and --paper
 PAPER = "#fdfefc"
@@ -33,7 +33,7 @@ VERDICTS = {  # verdict: (colour, sign); the order is that of legends
     "crashed": ("#882255", "C"),
     "invalid": ("#f0c000", "!"),
     "unrepeatable": ("#0072b2", "~"),
-    "not-run": ("#a4abb8", "–"),
+    "not-run": ("#a4abb8", "\u2013"),
 }
 SURPRISE = "#e5172f"
 ROLES = {"reference": "#8b93a3", "killed": "#d55e00", "resumed": "#0a84d0"}

@@ -1,6 +1,6 @@
 """Launchers: how the ranks of one attempt are started and watched. One file each.
 
-A launcher has one function, ``launch(spec, folder, root, recorder, parent)``: it runs a whole leg,
+A launcher has one function, ``launch(spec, folder, root, recorder, bound)``: it runs a whole leg,
 leaves records in ``folder/records`` and output in ``folder/stdout``, and returns when no process is left.
 """
 

@@ -16,6 +16,7 @@ import os
 import select
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ SETTLE = 15.0  # s that ranks have to end by themselves once one of them has end
 ATTEMPT = 0  # this launcher never restarts: a leg is one attempt
 
 
-def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, parent: int | None = None) -> None:
+def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int] = ()) -> None:
     """Run one leg. Always leaves no process behind, also when it is interrupted.
 
     Args:
@@ -36,29 +37,35 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, p
         folder: the leg's folder, with ``checkpoints``, ``records`` and ``stdout`` in it.
         root: folder that files in the trainer's command are relative to; the ranks run in the leg's folder.
         recorder: where the supervisor tells what it does.
-        parent: pid of the process that this must not outlive, however it ends.
+        bound: descriptors that become readable when whoever asked for the run is gone; it ends with them.
 
     Raises:
-        SystemExit: the parent has ended.
+        SystemExit: whoever asked for the run is gone.
     """
     process.adopt_orphans()
     try:
-        store = preload()
+        preload()
+        store = host_store()
         ranks = {}
         for number in range(spec["world"]):
             environment = variables(spec, number, store.port, folder)
             ranks[number] = rank.start(command(spec, folder), environment, folder, root, folder / "stdout" / f"rank-{number}.txt")
             recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number])
-        Watch(spec, folder, ranks, recorder).until_all_have_ended(parent)
+        Watch(spec, folder, ranks, recorder).until_all_have_ended(bound)
     finally:
         process.end_descendants()
 
 
-def preload() -> Any:
-    """Import all that a rank needs, and host the rendezvous store."""
-    import torch.distributed as dist
+def preload() -> None:
+    """Import all that a rank needs, so that its fork has it. Runs no kernel."""
     import torch._dynamo  # noqa: F401  (else every rank imports it in its first optimizer step)
+    import torch.distributed
     import torch.utils.data  # noqa: F401
+
+
+def host_store() -> Any:
+    """The rendezvous store, on a port that the kernel picks."""
+    import torch.distributed as dist
 
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
@@ -96,15 +103,6 @@ def holds(fault: dict[str, Any], world: int) -> int:
     return world - 1 if isinstance(ranks, str) else max(ranks)
 
 
-def pidfd_of_parent(parent: int | None) -> list[int]:
-    if parent is None:
-        return []
-    descriptor = os.pidfd_open(parent)
-    if os.getppid() != parent:  # it had ended before the line above, and its number may be another's by now
-        sys.exit(f"process {parent}, which asked for this run, has ended")
-    return [descriptor]
-
-
 class Watch:
     """Watches the ranks of one attempt: strikes where a fault waits, ends what hangs."""
 
@@ -118,9 +116,8 @@ class Watch:
         self.deadline = time.monotonic() + spec["deadline"]
         self.seconds = spec["deadline"]
 
-    def until_all_have_ended(self, parent: int | None) -> None:
+    def until_all_have_ended(self, bound: Sequence[int]) -> None:
         descriptors = {os.pidfd_open(pid): number for number, pid in self.ranks.items()}
-        bound = pidfd_of_parent(parent)
         poll = select.poll()
         for descriptor in (*descriptors, *bound):
             poll.register(descriptor, select.POLLIN)
@@ -131,7 +128,7 @@ class Watch:
                 left = SETTLE
             for descriptor, _ in poll.poll(1000 * min(left, TICK if self.waiting else left)):
                 if descriptor in bound:
-                    sys.exit(f"process {parent}, which asked for this run, has ended")
+                    sys.exit("takeback: whoever asked for this run is gone")
                 poll.unregister(descriptor)
                 os.close(descriptor)
                 self.reap(descriptors.pop(descriptor))

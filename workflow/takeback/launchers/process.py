@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import sys
 
 import psutil
 
@@ -28,6 +29,18 @@ def die_with_parent(parent: int) -> None:
 def adopt_orphans() -> None:
     """Become the parent of descendants whose own parent ends, so that none is lost from sight (prctl(2))."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def descriptor_of_parent(parent: int) -> int:
+    """A descriptor that becomes readable when the parent process has ended, however it ends (pidfd_open(2)).
+
+    Raises:
+        SystemExit: it has ended already.
+    """
+    descriptor = os.pidfd_open(parent) if os.getppid() == parent else None
+    if descriptor is None or os.getppid() != parent:  # its number may be another's by now
+        sys.exit(f"takeback: process {parent}, which asked for this run, has ended")
+    return descriptor
 
 
 def end_descendants() -> int:

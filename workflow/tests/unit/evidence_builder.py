@@ -23,6 +23,7 @@ STATE = [
 ]
 FINGERPRINT = {"cpu_model": "Example CPU", "cpu_capability": "AVX512", "threads": 1, "torch": "2.13.0"}
 SIGKILL = 9
+_made: dict[str, Evidence] = {}
 
 
 def digest_of(*words: Any) -> str:
@@ -175,6 +176,13 @@ class Scene:
         return moments + [("saved", s) for s in range(start + 1, end + 1) if s % SAVE_EVERY == 0]
 
     def _evidence(self, leg: matrix.Leg, steps: range, moments: list[tuple[str, int]], events: list[dict]) -> Evidence:
+        """Made once and shared by all scenes: damage is done to copies."""
+        key = repr((leg.id, steps, moments, events, self.own_rng, self.digests, self.ledger))
+        if key not in _made:
+            _made[key] = self._make(leg, steps, moments, events)
+        return _made[key]
+
+    def _make(self, leg: matrix.Leg, steps: range, moments: list[tuple[str, int]], events: list[dict]) -> Evidence:
         ranks = range(leg.world)
         losses = [_loss(rank, step) for rank in ranks for step in steps]
         ledger = [_samples(rank, step, leg.world) for rank in ranks for step in steps] if self.ledger else []

@@ -4,6 +4,7 @@ import json
 
 import pytest
 import synthetic
+import synthetic_legs
 
 from takeback import evidence, provenance
 from takeback.compare import compare, publish
@@ -17,9 +18,9 @@ def asked():
 def results(folder, asked, frame, **fingerprint):
     runs, own = folder / "runs", folder / asked.name
     own.mkdir(parents=True)
-    synthetic.write_legs(asked, frame, runs)
+    synthetic_legs.write_legs(asked, frame, runs)
     evidence.write_table(own / "verdicts.parquet", "verdicts", frame)
-    legs = [synthetic.provenance(cell.resumed, **fingerprint) for cell in asked.cells]
+    legs = [synthetic_legs.provenance(cell.resumed, **fingerprint) for cell in asked.cells]
     provenance.write(provenance.of_experiment(asked, frame, legs), own)
     return own
 
@@ -73,7 +74,7 @@ def test_another_verdict_is_never_explained(asked, reference, tmp_path):
 
 def test_a_cell_that_can_not_run_here_is_no_difference(asked, reference, tmp_path):
     frame = synthetic.verdicts(asked, {asked.cells[0].id: "not-run"})
-    text, status = compare(results(tmp_path / "ours", asked, frame), reference)
+    text, _ = compare(results(tmp_path / "ours", asked, frame), reference)
     assert "1 cells did not run on both machines" in text
     assert "3 of 3 cells agree" in text
 
@@ -81,7 +82,7 @@ def test_a_cell_that_can_not_run_here_is_no_difference(asked, reference, tmp_pat
 def test_published_numbers_are_text_with_exact_bits(asked, reference):
     losses = (reference / "losses.tsv").read_text().splitlines()
     assert losses[0] == "leg\tstep\tloss_dtype\tloss_bits\tloss"
-    first = synthetic.evidence_of(asked, synthetic.verdicts(asked))(losses[1].split("\t")[0]).losses.iloc[0]
+    first = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))(losses[1].split("\t")[0]).losses.iloc[0]
     assert int(losses[1].split("\t")[3]) == first.loss_bits
     assert json.loads((reference / "provenance.json").read_text())["fingerprint"]["cpu_capability"] == "AVX512"
 

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import synthetic
+import synthetic_legs
 
 from takeback.figures import style
 from takeback.figures.heatmap import heatmap
@@ -21,7 +22,7 @@ def asked():
 
 def test_the_same_data_give_the_same_bytes(asked, tmp_path):
     frame = synthetic.verdicts(asked)
-    find = synthetic.evidence_of(asked, frame)
+    find = synthetic_legs.evidence_of(asked, frame)
     drawn = [
         (heatmap(asked, frame, tmp_path / f"h{n}.svg").read_bytes(),
          overlay(asked, "gloo", 2, find, tmp_path / f"o{n}.svg").read_bytes()) for n in range(2)
@@ -65,22 +66,22 @@ def test_cells_that_share_a_field_are_counted_and_a_single_bad_one_stays_visible
 def test_many_kill_steps_become_ranges_and_many_worlds_rows_of_their_first_world(tmp_path):
     asked = synthetic.experiment(worlds=(1, 2, 3, 4, 6, 8), kills=tuple((k, "step") for k in range(1, 24)))
     drawn = texts(heatmap(asked, synthetic.verdicts(asked), tmp_path / "h.svg"))
-    assert "1–2" in drawn
+    assert "1\u20132" in drawn
     assert "8 → any" in drawn
 
 
 def test_the_overlay_says_zero_only_where_every_difference_is_zero(asked, tmp_path):
     equal = synthetic.verdicts(asked)
     name = "0 at every step"
-    path = overlay(asked, "gloo", 2, synthetic.evidence_of(asked, equal), tmp_path / "o.svg")
+    path = overlay(asked, "gloo", 2, synthetic_legs.evidence_of(asked, equal), tmp_path / "o.svg")
     assert texts(path).count(name) == 2
     worse = synthetic.verdicts(asked, {cell.id: "different" for cell in asked.cells[4:5]})
-    path = overlay(asked, "gloo", 2, synthetic.evidence_of(asked, worse), tmp_path / "o.svg")
+    path = overlay(asked, "gloo", 2, synthetic_legs.evidence_of(asked, worse), tmp_path / "o.svg")
     assert texts(path).count(name) == 1
 
 
 def test_the_overlay_has_no_controls(asked, tmp_path):
-    find = synthetic.evidence_of(asked, synthetic.verdicts(asked))
+    find = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))
     controls = {cell.resumed.id for cell in asked.cells if cell.control}
 
     def matrix_only(leg):
@@ -93,9 +94,9 @@ def test_the_overlay_has_no_controls(asked, tmp_path):
 def test_figures_of_what_did_not_run_say_so(tmp_path):
     asked = synthetic.experiment(backends=("nccl",), worlds=(1,))
     frame = synthetic.verdicts(asked)
-    path = overlay(asked, "nccl", 1, synthetic.evidence_of(asked, frame), tmp_path / "o.svg")
+    path = overlay(asked, "nccl", 1, synthetic_legs.evidence_of(asked, frame), tmp_path / "o.svg")
     assert any("did not run" in text for text in texts(path))
-    assert "–" in texts(heatmap(asked, frame, tmp_path / "h.svg"))
+    assert "\u2013" in texts(heatmap(asked, frame, tmp_path / "h.svg"))
 
 
 @pytest.mark.parametrize("verdict", style.VERDICTS)

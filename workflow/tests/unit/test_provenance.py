@@ -5,6 +5,7 @@ import json
 import pandas as pd
 import pytest
 import synthetic
+import synthetic_legs
 
 from takeback import machine, provenance
 
@@ -37,7 +38,7 @@ def test_legs_with_another_fingerprint_are_named_in_the_experiment():
     asked = synthetic.experiment()
     frame = synthetic.verdicts(asked)
     leg = asked.cells[0].reference
-    legs = [synthetic.provenance(leg), synthetic.provenance(leg, cpu_capability="AVX2"), {}]
+    legs = [synthetic_legs.provenance(leg), synthetic_legs.provenance(leg, cpu_capability="AVX2"), {}]
     found = provenance.of_experiment(asked, frame, legs)
     assert found["fingerprints"] == "the legs DIFFER in cpu_capability"
     assert found["fingerprint"]["cpu_capability"] == "AVX2 | AVX512"
@@ -45,13 +46,10 @@ def test_legs_with_another_fingerprint_are_named_in_the_experiment():
 
 
 def test_comparisons_that_differ_in_numbers_alone_become_one_with_its_cells_counted():
-    frame = pd.DataFrame({"comparison": [
-        "same topology, gloo: resumed leg (world 1) against the reference (world 1): losses of steps 5-24 as float32 bits",
-        "same topology, gloo: resumed leg (world 4) against the reference (world 4): losses of steps 17-24 as float32 bits; "
-        "1 state digest by name",
-        "nothing was compared",
-        None,
-    ]})  # fmt: skip
+    sides = "same topology, gloo: resumed leg (world {0}) against the reference (world {0}): "
+    one = sides.format(1) + "losses of steps 5-24 as float32 bits"
+    four = sides.format(4) + "losses of steps 17-24 as float32 bits; 1 state digest by name"
+    frame = pd.DataFrame({"comparison": [one, four, "nothing was compared", None]})
     made, nothing = provenance.comparisons(frame)
     assert made["cells"] == 2
     assert made["comparison"] == "same topology, gloo: resumed leg (world 1 or 4) against the reference (world 1 or 4)"
@@ -78,7 +76,7 @@ def test_a_provenance_written_twice_has_the_same_bytes(tmp_path):
     written = []
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        legs = [synthetic.provenance(cell.resumed) for cell in asked.cells]
+        legs = [synthetic_legs.provenance(cell.resumed) for cell in asked.cells]
         provenance.write(provenance.of_experiment(asked, frame, legs), tmp_path / name)
         written.append([(tmp_path / name / f"provenance.{kind}").read_bytes() for kind in ("json", "tsv")])
     assert written[0] == written[1]
@@ -88,7 +86,7 @@ def test_a_provenance_written_twice_has_the_same_bytes(tmp_path):
 def test_diff_names_each_key_that_differs_and_exits_with_1(tmp_path):
     leg = synthetic.experiment().cells[0].reference
     for name, capability in (("a", "AVX2"), ("b", "AVX512")):
-        (tmp_path / name).write_text(json.dumps(synthetic.provenance(leg, cpu_capability=capability)))
+        (tmp_path / name).write_text(json.dumps(synthetic_legs.provenance(leg, cpu_capability=capability)))
     text, status = provenance.diff_files(tmp_path / "a", tmp_path / "b")
     assert status == 1
     assert "fingerprint.cpu_capability\n  - AVX2\n  + AVX512" in text

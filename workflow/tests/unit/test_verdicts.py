@@ -147,7 +147,16 @@ def test_a_fault_that_was_held_and_not_fired_is_invalid():
     scene = exits(Scene(), "killed", status=0).drop("killed", "events", kind("fault_fired"))
     row = scene.judge()
     assert row["verdict"] == "invalid"
-    assert "nothing was fired" in row["diagnosis"]
+    assert "rank 1 was not struck" in row["diagnosis"]
+
+
+def test_of_several_victims_one_is_held_and_all_must_be_struck():
+    scene = Scene(world=4, ranks=[1, 3]).drop("killed", "events", kind("held", 1))
+    assert scene.judge()["verdict"] == "equal"
+    receipt = json.dumps({"fault": "0", "action": "sigkill", "victims": [{"rank": 3, "pid": 103}]})
+    row = scene.change("killed", "events", kind("fault_fired"), detail=receipt).judge()
+    assert row["verdict"] == "invalid"
+    assert "rank 1 was not struck" in row["diagnosis"]
 
 
 @pytest.mark.parametrize("how", [{"status": 0}, {"status": None, "signal": 9, "by": "supervisor"},
@@ -409,7 +418,7 @@ def test_at_another_world_replicated_state_is_compared_and_the_ranks_own_is_coun
 
 
 @pytest.mark.parametrize("world", [1, 4])
-@pytest.mark.parametrize("wrong", map(digest_of, range(4)))
+@pytest.mark.parametrize("wrong", [digest_of(number) for number in range(4)])
 def test_at_another_world_weights_that_drift_apart_are_not_taken_for_the_ranks_own(world, wrong):
     scene = Scene(world=world, resume_world=2)
     row = scene.change("resumed", "digests", entry("model.w", ranks=[1], after=20), digest=wrong).judge()
@@ -505,24 +514,39 @@ def test_a_killed_leg_that_failed_before_its_fault_is_crashed():
     assert "before its fault could strike" in row["diagnosis"]
 
 
+ENDED_BY_US = {"status": None, "signal": 9, "by": "supervisor"}
+
+
 @pytest.mark.parametrize("leg", ["reference", "resumed"])
 def test_a_leg_that_ran_into_the_deadline_is_hung(leg):
-    row = fail(Scene(), leg).add_event(leg, "hang_detected", seconds=60).judge()
+    row = exits(Scene(), leg, **ENDED_BY_US).add_event(leg, "hang_detected", seconds=60).judge()
     assert row["verdict"] == "hung"
-    assert "had not ended after 60 s" in row["diagnosis"]
+    assert "hung: ranks 0-1 had to be ended; its last step was 24" in row["diagnosis"]
+
+
+def test_ranks_that_wait_for_a_failed_one_do_not_make_a_crash_a_hang():
+    scene = Scene(world=2).drop("resumed", "events", kind("exited"))
+    scene.add_event("resumed", "error", rank=1, mono=310.0, type="ValueError", text="boom")
+    scene.add_event("resumed", "exited", of_rank=1, status=1, signal=None, by="itself")
+    scene.add_event("resumed", "exited", of_rank=0, **ENDED_BY_US).add_event("resumed", "hang_detected", seconds=60)
+    row = scene.judge()
+    assert row["verdict"] == "crashed"
+    assert "ValueError: boom (rank 1); rank 0 waited for it and had to be ended" in row["diagnosis"]
 
 
 def test_a_hang_of_ranks_that_restored_different_steps_names_its_cause():
     scene = Scene().change("resumed", "events", kind("restored", 1), step=12.0)
-    row = scene.add_event("resumed", "hang_detected", seconds=60).judge()
+    row = exits(scene, "resumed", **ENDED_BY_US).judge()
     assert row["verdict"] == "hung"
     assert "restored different steps: rank 0 → 16, rank 1 → 12" in row["diagnosis"]
 
 
 def test_survivors_that_hang_after_the_fault_are_mentioned_and_the_resume_is_judged():
-    row = Scene().add_event("killed", "hang_detected", seconds=60).judge()
+    scene = Scene().drop("killed", "events", lambda f: f["detail"].str.contains('"of_rank": 0'))
+    scene.add_event("killed", "exited", of_rank=0, **ENDED_BY_US)
+    row = scene.add_event("killed", "hang_detected", mono=103.0 + 1.9 + 15, seconds=60).judge()
     assert row["verdict"] == "equal"
-    assert "survivors had not noticed after 60 s" in row["diagnosis"]
+    assert "rank 0 had not noticed the loss after 15 s and had to be ended" in row["diagnosis"]
 
 
 def refuse(scene):

@@ -19,21 +19,19 @@ VIEWS = {
 
 # Returns what a reader would stumble over: sideways scrolling, pictures without words, doubled ids.
 _INSPECT = """() => {
-  const found = [], root = document.documentElement
+  const found = [], root = document.documentElement, all = query => [...document.querySelectorAll(query)]
   if (root.scrollWidth > root.clientWidth) {
-    const wide = [...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > root.clientWidth + 1
-      && !e.closest('.figure, .scroll, pre')).slice(0, 3).map(e => e.tagName + '.' + (e.className.baseVal ?? e.className))
-    found.push(`scrolls sideways: ${root.scrollWidth} > ${root.clientWidth} px: ${wide}`)
+    const sticksOut = e => e.getBoundingClientRect().right > root.clientWidth + 1 && !e.closest('.figure, .scroll, pre')
+    const names = all('body *').filter(sticksOut).slice(0, 3).map(e => e.tagName + '#' + e.id)
+    found.push(`scrolls sideways: ${root.scrollWidth} > ${root.clientWidth} px: ${names}`)
   }
-  for (const image of document.querySelectorAll('img:not([alt])')) found.push('no alt text: ' + image.outerHTML.slice(0, 80))
-  for (const figure of document.querySelectorAll('svg'))
-    if (figure.getAttribute('role') !== 'img' || !figure.getAttribute('aria-label')) found.push('svg without aria-label')
-  for (const box of document.querySelectorAll('[tabindex="0"][role=region]'))
-    if (!box.getAttribute('aria-label') && !document.getElementById(box.getAttribute('aria-labelledby')))
+  for (const e of all('img:not([alt])')) found.push('no alt text: ' + e.outerHTML.slice(0, 80))
+  for (const e of all('svg:not([role=img][aria-label])')) found.push('svg without aria-label')
+  for (const e of all('[tabindex="0"][role=region]'))
+    if (!e.getAttribute('aria-label') && !document.getElementById(e.getAttribute('aria-labelledby')))
       found.push('region without a name')
-  for (const heading of document.querySelectorAll('h2:not([id])')) found.push('heading without id: ' + heading.textContent)
-  const ids = [...document.querySelectorAll('[id]')].map(e => e.id)
-  const twice = ids.filter((id, n) => ids.indexOf(id) !== n)
+  for (const e of all('h2:not([id])')) found.push('heading without id: ' + e.textContent)
+  const ids = all('[id]').map(e => e.id), twice = ids.filter((id, n) => ids.indexOf(id) !== n)
   if (twice.length) found.push('ids that are there twice: ' + twice.slice(0, 5))
   if (!document.title) found.push('no title')
   return found

@@ -1,0 +1,134 @@
+"""The warm pool: one process that has imported all that a rank needs, and forks a supervisor a run.
+
+Starting Python and importing torch is nearly the whole cost of a short run. The pool pays it once a
+workflow. It must stay clean, or its forks hang: it runs no parallel region and touches no device.
+
+It listens on a socket of the kernel's abstract namespace, which leaves no file behind; it accepts its
+own user only (SO_PEERCRED, unix(7)); it ends with the workflow that started it (a pidfd), and its
+supervisors end with it. A request that it can't serve makes the client start cold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+import uuid
+from pathlib import Path
+
+from takeback import leg_job, machine, pool_client
+from takeback.errors import TakebackError
+from takeback.launchers import local, process
+
+PATIENCE = 10.0  # s that a client has to say what it wants
+
+
+def start() -> None:
+    """Start a pool for this process's jobs, which find it through their environment. Returns at once."""
+    name = f"takeback-{uuid.uuid4()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+        listening.bind(f"\0{name}")
+        listening.listen(128)
+        words = [sys.executable, "-m", "takeback", "pool", "--socket", str(listening.fileno()), "--parent", str(os.getpid())]
+        subprocess.Popen(words, pass_fds=[listening.fileno()], env={**os.environ, **leg_job.IMPORT_TIME}, start_new_session=True)
+    os.environ[pool_client.VARIABLE] = name
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """Serve the listening socket ``descriptor`` until the process ``parent`` has ended."""
+    bound = process.descriptor_of_parent(parent)
+    process.adopt_orphans()
+    local.preload()
+    import pyarrow.parquet  # noqa: F401  (what a supervisor writes evidence with)
+
+    machine.source()  # asks git: once is enough
+    version = pool_client.version()
+    listening = socket.socket(fileno=descriptor)
+    poll = select.poll()
+    poll.register(listening, select.POLLIN)
+    poll.register(bound, select.POLLIN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)  # wakes the poll, so that ended supervisors are reaped
+    wake_r, wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
+    poll.register(wake_r, select.POLLIN)
+    try:
+        while True:
+            ready = {number for number, _ in poll.poll()}
+            if bound in ready:
+                return
+            if wake_r in ready:
+                os.read(wake_r, 512)
+                reap()
+            if descriptor in ready:
+                connection, _ = listening.accept()
+                fork(connection, listening, version)
+                connection.close()
+    finally:
+        process.end_descendants()
+
+
+def reap() -> None:
+    """Take note of supervisors that have ended."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        pass
+
+
+def fork(connection: socket.socket, listening: socket.socket, version: list[str]) -> None:
+    """A supervisor for one client."""
+    pool = os.getpid()
+    if os.fork():
+        return
+    status = 70
+    try:
+        process.die_with_parent(pool)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        listening.close()
+        status = answer(connection, version)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def answer(connection: socket.socket, version: list[str]) -> int:
+    """Read one request and run it; what can't be served is answered with ``cold``."""
+    _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if user != os.getuid():
+        return 1
+    connection.settimeout(PATIENCE)
+    try:
+        _, descriptors, *_ = socket.recv_fds(connection, 1, 2)
+        with connection.makefile("r", encoding="utf-8") as lines:
+            request = json.loads(lines.readline())
+        serves = len(descriptors) == 2 and request["version"] == version and leg_job.threads(request["spec"]).items() <= os.environ.items()
+        spec, folder, root = request["spec"], Path(request["folder"]), Path(request["root"])
+    except (OSError, ValueError, KeyError, TypeError):
+        serves = False
+    connection.settimeout(None)
+    if not serves:
+        connection.sendall(b"cold\n")
+        return 0
+    connection.sendall(b"started\n")
+    for number, descriptor in zip((1, 2), descriptors, strict=True):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    status = 0
+    try:
+        leg_job.run(spec, folder, root, [connection.fileno()])
+    except TakebackError as error:
+        print(f"takeback: {error}", file=sys.stderr)
+        status = 1
+    connection.sendall(f"status {status}\n".encode())
+    return status
