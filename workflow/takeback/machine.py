@@ -30,19 +30,27 @@ def software() -> dict[str, str]:
 def fingerprint(
     spec: Mapping[str, Any], described: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """What changes the bits of kernels, as a flat mapping; arguments as of :func:`provenance.of_leg`."""
+    """What changes the bits of kernels, as a flat mapping; arguments as of :func:`provenance.of_leg`.
+
+    What the ranks told of themselves (``bridge``, from their backend) counts before what this process sees.
+    """
     model, features = _cpu()
+    told = described.get("bridge")
+    told = told if isinstance(told, Mapping) else {}
+    threads = told.get("threads") or environment.get("OMP_NUM_THREADS") or spec.get("hardware", {}).get("threads")
     found = {
+        "device": model if told.get("device", "cpu") == "cpu" else told["device"],
         "cpu_model": model,
-        "cpu_capability": _capability(environment),
+        "cpu_capability": told.get("kernels") or _capability(environment),
         "cpu_features": features,
-        "threads": str(environment.get("OMP_NUM_THREADS") or spec.get("hardware", {}).get("threads", "not set")),
+        "threads": threads,
+        "bridge": f"{told['backend']}, {told.get('version')}" if "backend" in told else _bridge(spec["backend"]),
         "python": platform.python_version(),
-        "torch": version("torch") or "missing",
-        "numpy": version("numpy") or "missing",
-        "bridge": str(described.get("bridge") or _bridge(spec["backend"])),
-        "device": str(described.get("device") or model),
+        "torch": version("torch"),
+        "numpy": version("numpy"),
     }
+    if "cuda" in told:
+        found["cuda"] = told["cuda"]
     return {key: str(value) for key, value in found.items()}
 
 

@@ -22,6 +22,7 @@ class Expectation:
     because: str
     first_step: int | None = None
     first_state: str | None = None
+    says: str | None = None
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,11 @@ class Progress(threading.Thread):
     def line(self, experiment: Experiment, done: set[str], new: int) -> str:
         legs = experiment.legs.keys()
         cells = sum(all(leg.id in done for leg in cell.legs) for cell in experiment.cells)
-        left = (len(legs) - len(legs & done)) * (time.monotonic() - self.begun) / new
+        waiting = len(legs) - len(legs & done)
+        left = duration(waiting * (time.monotonic() - self.begun) / new)
         return (
-            f"takeback: {experiment.name}: {len(legs & done)}/{len(legs)} runs, "
-            f"{cells}/{len(experiment.cells)} cells done, about {duration(left)} left"
+            f"takeback: {experiment.name}: {len(legs) - waiting}/{len(legs)} runs, "
+            f"{cells}/{len(experiment.cells)} cells done, " + (f"about {left} of runs left" if waiting else "verdicts and page next")
         )
 
 

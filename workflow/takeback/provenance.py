@@ -43,9 +43,14 @@ def of_leg(spec: Mapping[str, Any], described: Mapping[str, Any], environment: M
         "source": machine.source(),
         "trainer": {"facts": dict(described), "settings": dict(settings)},
         "flags": {k: v for k, v in sorted(environment.items()) if _FLAGS.match(k)}
-        | {name: described[name] for name in ("deterministic", "flags") if name in described},
+        | {name: told for name, told in _bridge(described).items() if "deterministic" in name or "tf32" in name},
     }
     return {**facts, "id": digest(facts, 16)}
+
+
+def _bridge(described: Mapping[str, Any]) -> Mapping[str, Any]:
+    told = described.get("bridge")
+    return told if isinstance(told, Mapping) else {}
 
 
 def of_experiment(experiment: Any, verdicts: pd.DataFrame, legs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -130,10 +135,13 @@ def _span(values: tuple[str, ...]) -> str:
 
 
 def flatten(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted key → leaf of nested mappings and lists."""
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else None
-    if items is None:
-        return {prefix: value}
+    """Dotted key → leaf of nested mappings and lists; a list of numbers alone is a leaf such as ``2 x 32``."""
+    if isinstance(value, Mapping):
+        items: Iterable[tuple[Any, Any]] = value.items()
+    elif isinstance(value, list) and not all(isinstance(one, int) for one in value):
+        items = enumerate(value)
+    else:
+        return {prefix: " x ".join(map(str, value)) if isinstance(value, list) else value}
     found: dict[str, Any] = {}
     for key, inner in items:
         found.update(flatten(inner, f"{prefix}.{key}" if prefix else str(key)))

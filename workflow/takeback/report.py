@@ -63,7 +63,7 @@ def write(
     except (OSError, ValueError) as error:
         raise EvidenceError(f"{folder}: findings or figures can't be read: {error}; run snakemake again") from None
     absent = [figures.pop(name) and name for name in list(figures) if "did not run" in figures[name]]
-    rows = records(verdicts)
+    rows, provenance = records(verdicts), read_json(folder / "provenance.json")
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -71,19 +71,21 @@ def write(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["breakable"] = breakable
+    environment.filters |= {"breakable": breakable, "sheet": sheet}
     page = environment.get_template("page.html.j2").render(
         experiment=experiment,
         answer=answer(verdicts),
         findings=findings.to_dict("records"),
         heatmap=figures.pop("verdicts", None),
         overlays=figures,
-        absent=absent,
+        absent=[name.removeprefix("overlay-").replace("-w", " at world ") for name in absent],
         controls=[row for row in rows if row["control"]],
         surprises=[{**row, "log": log(row), "command": command(row)} for row in rows if row["surprise"]],
         times=[times(verdicts, "detect_s", "world"), times(verdicts, "restart_s", "resume_world")],
         groups=groups(rows),
-        provenance=read_json(folder / "provenance.json"),
+        provenance=provenance,
+        settings={key: value for key, value in provenance.get("trainer", {}).items() if key.startswith("settings.")},
+        source=source(provenance.get("source", {})),
         verdicts=style.VERDICTS,
         meaning=MEANING,
         css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
@@ -99,8 +101,27 @@ def write(
 
 
 def breakable(name: str) -> Markup:
-    """A dotted name that may be broken after a dot or an underscore, where a line is too short for it."""
-    return Markup(escape(name).replace(".", ".<wbr>").replace("_", "_<wbr>"))
+    """A dotted name; a long one may be broken after a dot or an underscore where a line is too short for it."""
+    if len(name) < 20:
+        return escape(name)
+    return Markup(str(escape(name)).replace(".", ".<wbr>").replace("_", "_<wbr>"))
+
+
+def sheet(facts: dict[str, str]) -> list[tuple[str, str, int]]:
+    """(name, text, how many) of a flat mapping; dotted keys with the same beginning share one line."""
+    lines: dict[str, list[str]] = {}
+    for key, value in facts.items():
+        name, _, rest = key.partition(".")
+        lines.setdefault(name, []).append(f"{rest} {value}".strip())
+    return [(name.replace("_", " "), ", ".join(words), len(words)) for name, words in lines.items()]
+
+
+def source(facts: dict[str, str]) -> dict[str, str]:
+    """Commit in words, and the digests of the sources by role."""
+    commit = "not from a commit" if facts.get("commit", "None") == "None" else facts["commit"]
+    changed = ", with changes since" if "True" in facts.get("modified", "") else ""
+    digests = {key.replace("digests.", "digest of "): value for key, value in facts.items() if key.startswith("digests.")}
+    return {"commit": commit + changed, **digests}
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -65,7 +65,9 @@ def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
         "control": cell.control,
         "verdict": judgement.verdict,
         "expected": expect.verdict,
-        "surprise": is_surprise(expect, judgement.verdict, judgement.first_step, judgement.first_state),
+        "surprise": is_surprise(
+            expect, judgement.verdict, judgement.first_step, judgement.first_state, judgement.diagnosis
+        ),
         "first_step": judgement.first_step,
         "first_state": judgement.first_state,
         "diagnosis": judgement.diagnosis,
@@ -80,14 +82,16 @@ def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
     return row | cell.axes
 
 
-def is_surprise(expect: Expectation, verdict: str, first_step: int | None, first_state: str | None) -> bool:
-    """Whether the prediction failed: the verdict, or where the difference was predicted to begin.
+def is_surprise(
+    expect: Expectation, verdict: str, first_step: int | None, first_state: str | None, diagnosis: str
+) -> bool:
+    """Whether the prediction failed: the verdict, where the difference was predicted to begin, or the reason.
 
     A cell that could not run is no surprise. ``expect.first_state`` is a name or a pattern (``rng.*``).
     """
     if verdict == "not-run":
         return False
-    if verdict != expect.verdict:
+    if verdict != expect.verdict or (expect.says or "") not in diagnosis:
         return True
     if verdict != "different":
         return False

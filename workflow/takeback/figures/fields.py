@@ -33,7 +33,7 @@ def place(cells: pd.DataFrame, axes: Iterable[str]) -> pd.DataFrame:
     cells["column_key"], cells["column"] = _columns(list(kill), list(point))
 
     others = [axis for axis in have if axis not in _PLACED and cells[axis].nunique(dropna=False) > 1]
-    while len(cells[others].drop_duplicates()) > MOST["panels"]:
+    while others and len(cells[others].drop_duplicates()) > MOST["panels"]:
         others.pop()  # the last axes are folded into shares
     cells["panel"] = names(cells[others].astype(object).to_dict("records"), always=others[:1])
     return cells

@@ -17,7 +17,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from takeback.figures import fields, style
 
-WIDEST, CONTROLS, LEGEND = 10.4, 5.9, 0.4  # inches: a row of panels, the panel of controls, height of the legend
+WIDEST, CONTROLS, LEGEND, LABELS = 10.4, 5.9, 0.4, 0.75  # inches: all panels, controls, legend, labels of rows
 _NAMES = list(style.VERDICTS)
 
 
@@ -42,18 +42,24 @@ def heatmap(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
 
 
 def _layout(panels: list[tuple[str, pd.DataFrame]], controls: pd.DataFrame) -> tuple[Any, list[Any], Any]:
-    """A figure, its axes (one a panel, on shelves) and one for the controls: at the right if it fits, else below."""
+    """A figure, its axes (one a panel) and one for the controls: at the right if it fits, else below.
+
+    Panels stand on shelves from left to right; a low one stands below its neighbour where there is room.
+    """
     boxes: list[tuple[float, float, float, float]] = []  # left, top, width, height of the fields, in inches
-    left = top = width = height = 0.0
+    left = right = shelf = below = width = height = 0.0
     for name, cells in panels:
         columns = cells.column.nunique()
         inner = columns * (0.62 if columns <= 6 else 0.44), cells.row.nunique() * 0.36
-        outer = 0.75 + max(inner[0], len(name) * 0.085) + 0.2
-        if left and left + outer > WIDEST:
-            left, top = 0.0, height
-        boxes.append((left + 0.75, top + 0.25, *inner))
-        left += outer
-        width, height = max(width, left), max(height, top + inner[1] + 0.95)
+        wide, high = max(LABELS + inner[0], len(name) * 0.08) + 0.25, inner[1] + 0.95
+        if not boxes or below + high > height + 0.01:  # no room in this column
+            left, below = right, shelf
+        if left and left + wide > WIDEST:
+            left, right, shelf, below = 0.0, 0.0, height, height
+        boxes.append((left + LABELS, below + 0.25, *inner))
+        below += high
+        right, height = max(right, left + wide), max(height, below)
+        width = max(width, right)
     needs = (controls.control.nunique() + 1) * 0.29 if len(controls) else 0
     beside = bool(panels) and width + 0.3 + CONTROLS <= WIDEST
     corner = (width + 0.3, 0) if beside else (0, height)
@@ -95,7 +101,8 @@ def _panel(axis: Any, cells: pd.DataFrame, name: str, first: bool) -> None:
         axis.axvline(x, color=style.PAPER, lw=1.6, zorder=3)
     for y in range(len(rows) + 1):
         axis.axhline(y, color=style.PAPER, lw=1.6, zorder=3)
-    axis.set(xlabel="killed at step", ylabel="world → resumed at" if first else "", title=name)
+    axis.set(xlabel="killed at step", ylabel="world → resumed at" if first else "")
+    axis.set_title(name, x=-0.62 / (axis.get_position().width * axis.figure.get_figwidth()))
     axis.tick_params(length=0, rotation=0)
 
 

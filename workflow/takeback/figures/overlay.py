@@ -5,6 +5,7 @@ One figure a backend and world, one column a kill. A difference of exactly 0 lie
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,14 @@ def overlay(experiment: Any, backend: str, world: int, evidence_of: Callable[[st
         if cell.control is None and cell.axes.get("backend") == backend and cell.axes.get("world") == world:
             kills.setdefault(tuple(sorted((k, v) for k, v in cell.axes.items() if k not in _SHARED)), []).append(cell)
     ran = {key: cells for key, cells in kills.items() if len(evidence_of(cells[0].reference.id).losses)}
-    shown = dict(list(ran.items())[:MOST])
+    usual = {axis: Counter(dict(key).get(axis) for key in ran).most_common(1)[0][0] for key in ran for axis, _ in key}
+
+    def place(key: tuple) -> tuple[int, int]:
+        """The plain kills first, in the order of their steps, then those that differ from most."""
+        axes = dict(key)
+        return sum(v != usual[a] for a, v in key if a not in _WHERE), axes.get("kill_step") or 0
+
+    shown = {key: ran[key] for key in sorted(ran, key=place)[:MOST]}
     name = f"{backend}, world {world}" + (
         f" ({len(shown)} of {len(kills)} kills)" if shown.keys() != kills.keys() else ""
     )
@@ -90,7 +98,9 @@ def curve(losses: pd.DataFrame) -> pd.DataFrame:
 
 def _column(top: Any, bottom: Any, cells: list[Any], worlds: list[int], evidence_of: Callable[[str], Any]) -> int:
     """Draw one kill; returns the largest distance in ULP."""
-    reference = curve(evidence_of(cells[0].reference.id).losses)
+    # Where the topology changes by a handover, the reference changes it too: no measure for the killed leg.
+    plain = [cell for cell in cells if "handover" not in cell.against]
+    reference = curve(evidence_of((plain or cells)[0].reference.id).losses)
     label = top.get_ylabel()
     sns.lineplot(reference, x="step", y="loss", ax=top, color=style.ROLES["reference"], lw=5, alpha=0.5, estimator=None)
     top.set(xlabel="", ylabel=label)
@@ -107,7 +117,9 @@ def _column(top: Any, bottom: Any, cells: list[Any], worlds: list[int], evidence
             top.plot(last.step, last.loss, "X", color=colour, ms=8, mec=style.PAPER, mew=0.8, zorder=20)
             for axis in (top, bottom):
                 axis.axvline(last.step, color=colour, lw=1, ls=(0, (2, 2)), zorder=2)
-            largest = max(largest, _distance(bottom, drawn, reference, colour, marker="_", ms=6, mew=1.4, zorder=3))
+            if plain:
+                shape = {"marker": "_", "ms": 6, "mew": 1.4, "zorder": 3}
+                largest = max(largest, _distance(bottom, drawn, reference, colour, **shape))
     for cell in cells:
         place = worlds.index(cell.axes.get("resume_world", cell.resumed.world))
         shape = _shape(place, len(worlds))

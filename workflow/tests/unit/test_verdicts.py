@@ -618,7 +618,13 @@ def test_of_a_step_that_two_attempts_did_the_last_one_counts():
 )
 def test_a_surprise_is_a_failed_prediction_in_either_direction(expect, got, surprise):
     verdict, step, state = expect
-    assert verdicts.is_surprise(Expectation(verdict, "", step, state), *got) is surprise
+    assert verdicts.is_surprise(Expectation(verdict, "", step, state), *got, "some diagnosis") is surprise
+
+
+def test_invalid_for_another_reason_than_the_predicted_one_is_a_surprise():
+    expect = Expectation("invalid", "", says="the fault never struck")
+    assert not verdicts.is_surprise(expect, "invalid", None, None, "the fault never struck: its point was never reached")
+    assert verdicts.is_surprise(expect, "invalid", None, None, "silent restart from scratch although step 16 was committed")
 
 
 # Whole experiments

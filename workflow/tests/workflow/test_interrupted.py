@@ -1,0 +1,49 @@
+"""Ctrl-C and SIGKILL in the middle leave nothing running and nothing half-believed, and the next call goes on."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+from flow import SMALL, Flow
+
+from takeback.leftovers import leftovers
+
+PLAIN = {**SMALL, "include": [], "controls": [], "claims": [], "matrix": {**SMALL["matrix"], "kill_step": [3, 6]}}
+
+
+def until(condition, what, seconds=120):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        os.sched_yield()
+
+
+@pytest.mark.parametrize("warm", ["true", "false"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_workflow_leaves_nothing_and_goes_on(tmp_path, number, warm):
+    flow = Flow(tmp_path, small=PLAIN)
+    call = flow.start("small", warm=warm)
+    until(flow.legs, "no run has ended")
+    ours = psutil.Process(call.pid).children(recursive=True)
+    if number == signal.SIGINT:
+        os.killpg(call.pid, number)  # as a terminal does
+    else:
+        call.kill()
+    assert call.wait(60) != 0
+    _, alive = psutil.wait_procs(ours, timeout=20)
+    assert alive == []
+    until(lambda: not leftovers(), leftovers(), 20)
+    if number == signal.SIGKILL:
+        assert flow.run("--unlock").returncode == 0
+    again = flow.run("small", "--rerun-incomplete", warm=warm)
+    assert again.returncode == 0, again.stdout
+    assert "small: 4 of 4 cells as predicted (4 equal)" in again.stdout
+
+
+def test_two_workflows_in_two_folders_do_not_meet(tmp_path):
+    flows = [Flow(tmp_path / name, small=PLAIN) for name in ("one", "two")]
+    calls = [flow.start("small") for flow in flows]
+    assert [call.wait(240) for call in calls] == [0, 0]
+    assert flows[0].legs() == flows[1].legs()

@@ -1,0 +1,120 @@
+"""The warm pool: who may use it, and what happens when it can't serve."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from launch import ROOT, fault, losses, run, script
+
+from takeback import leg_job, pool_client
+from takeback.leftovers import leftovers
+
+LOOP = """
+from takeback import probe
+probe.restored(0)
+for step in range(1, 4):
+    probe.step(step, 1.0 / step)
+"""
+# A process that stands for the workflow: it starts the pool, tells its name, and waits to be closed.
+WORKFLOW = """
+import os, sys
+from takeback import pool, pool_client
+pool.start()
+print(os.environ[pool_client.VARIABLE], flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def pool():
+    """Name of the socket of a running pool."""
+    workflow = subprocess.Popen([sys.executable, "-c", WORKFLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    name = workflow.stdout.readline().strip()
+    yield name
+    workflow.communicate()
+    connection = socket.socket(socket.AF_UNIX)
+    with pytest.raises(ConnectionRefusedError):
+        while True:  # it ends by itself when the workflow has: until then a connection is taken
+            connection.connect(f"\0{name}")
+            connection.close()
+            connection = socket.socket(socket.AF_UNIX)
+    connection.close()
+
+
+def ask(name, line, descriptors=(1, 2)):
+    """The pool's answer to raw bytes."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"\0{name}")
+        socket.send_fds(connection, [b"\0"], list(descriptors))
+        connection.sendall(line)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").read()
+
+
+def test_a_run_in_the_pool_leaves_the_evidence_of_a_cold_one(pool, tmp_path, monkeypatch):
+    leg = script(tmp_path, LOOP, faults=(fault(2),))
+    assert run(leg, tmp_path / "cold").returncode == 0
+    monkeypatch.setenv(pool_client.VARIABLE, pool)
+    assert run(leg, tmp_path / "warm").returncode == 0
+    cold, warm = (losses(leg, tmp_path / start).sort_values(["rank", "step"], ignore_index=True) for start in ("cold", "warm"))
+    assert len(warm) == 5
+    pd.testing.assert_frame_equal(cold, warm, check_exact=True)
+
+
+def test_the_client_imports_neither_torch_nor_pandas(pool, tmp_path):
+    leg = script(tmp_path, LOOP)
+    text = (
+        "import sys, json\nfrom pathlib import Path\nfrom takeback import __main__, pool_client\n"
+        f"status = pool_client.run(json.loads({leg.spec_json!r}), Path({str(tmp_path / leg.id)!r}), Path({str(ROOT)!r}))\n"
+        "assert status == 0, status\n"
+        "assert not {'torch', 'pandas', 'pyarrow', 'jsonschema', 'yaml'} & set(sys.modules)\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", text], env={**os.environ, pool_client.VARIABLE: pool}, check=False)
+    assert finished.returncode == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"\n", b"nonsense\n", b"{}\n", b"[1, 2]\n", json.dumps({"version": ["0", "0"], "spec": {}, "folder": "/", "root": "/"}).encode() + b"\n", b""],
+)
+def test_nonsense_and_other_sources_are_sent_away(pool, line):
+    assert ask(pool, line) == b"cold\n"
+
+
+def test_a_leg_with_other_hardware_settings_is_sent_away(pool, tmp_path):
+    spec = script(tmp_path, LOOP, hardware={"threads": 2}).spec
+    line = json.dumps({"version": pool_client.version(), "spec": spec, "folder": str(tmp_path), "root": str(tmp_path)})
+    assert ask(pool, line.encode() + b"\n") == b"cold\n"
+
+
+def test_a_stale_name_means_a_cold_start(tmp_path, monkeypatch):
+    monkeypatch.setenv(pool_client.VARIABLE, "takeback-gone")
+    leg = script(tmp_path, LOOP)
+    assert run(leg, tmp_path).returncode == 0
+    assert len(losses(leg, tmp_path)) == 6
+
+
+def test_a_client_that_is_killed_takes_its_ranks_with_it(pool, tmp_path, monkeypatch):
+    from launch import command_of
+
+    monkeypatch.setenv(pool_client.VARIABLE, pool)
+    leg = script(tmp_path, "import os, signal\nopen(f'up{os.environ[\"RANK\"]}', 'w')\nsignal.pause()\n")
+    client = subprocess.Popen(command_of(leg, tmp_path))
+    folder = tmp_path / leg.id
+    while not ((folder / "up0").exists() and (folder / "up1").exists()):
+        os.sched_yield()
+    pids = [json.loads(line)["of_pid"] for line in (folder / "records/supervisor.jsonl").read_text().splitlines()]
+    client.kill()
+    client.wait()
+    while any(os.path.exists(f"/proc/{pid}") for pid in pids):
+        os.sched_yield()
+    assert not (folder / "events.parquet").exists()
+
+
+def test_what_is_read_at_import_is_set_before_the_pool_starts(pool):
+    assert leg_job.IMPORT_TIME["OMP_NUM_THREADS"] == "1"
+    assert [line for line in leftovers() if pool in line], "a running pool is seen by leftovers"
