@@ -19,9 +19,9 @@ include: "workflow/rules/matrix.smk"
 
 
 rule all:
-    localrule: True
     input:
         "results/kill_resume/checked.txt",
+    localrule: True
 
 
 include: "workflow/rules/train.smk"

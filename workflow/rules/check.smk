@@ -7,7 +7,6 @@ Exit status 1 if a verdict, a first step or a first state came out otherwise tha
 
 
 rule check:
-    localrule: True
     input:
         "results/{experiment}/verdicts.parquet",
         "results/{experiment}/report.html",
@@ -15,6 +14,7 @@ rule check:
         "results/{experiment}/checked.txt",
     log:
         "results/{experiment}/logs/check.log",
+    localrule: True
     message:
         "check the verdicts of {wildcards.experiment} against the predictions"
     # The summary is for the terminal; the log keeps a copy.
@@ -28,6 +28,6 @@ for name in EXPERIMENTS:
     rule:
         name:
             name
-        localrule: True
         input:
             f"results/{name}/checked.txt",
+        localrule: True

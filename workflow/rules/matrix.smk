@@ -64,7 +64,9 @@ def evidence_of_all(wildcards):
 def overlays_of(wildcards):
     """The overlay figures of an experiment, one a backend and world."""
     cells = EXPERIMENTS[wildcards.experiment].cells
-    seen = {(cell.axes["backend"], cell.axes["world"]) for cell in cells if not cell.control}
+    seen = {
+        (cell.axes["backend"], cell.axes["world"]) for cell in cells if not cell.control
+    }
     return [
         f"results/{wildcards.experiment}/figures/overlay-{backend}-w{world}.svg"
         for backend, world in sorted(seen)

@@ -58,7 +58,9 @@ def verdicts(args: argparse.Namespace) -> int:
     judged = verdicts.judge_experiment(found, args.results / "runs")
     folder = args.results / found.name
     folder.mkdir(parents=True, exist_ok=True)
-    verdicts.write(folder, found, judged, {"takeback.experiment": found.digest, "takeback.checkers": sources.digest("checkers")})
+    verdicts.write(
+        folder, found, judged, {"takeback.experiment": found.digest, "takeback.checkers": sources.digest("checkers")}
+    )
     return 0
 
 
@@ -91,7 +93,12 @@ def provenance(args: argparse.Namespace) -> int:
     found = experiment.load(args.file, args.root)
     folder, runs = args.results / found.name, args.results / "runs"
     judged = evidence.read_table(folder / "verdicts.parquet", "verdicts")
-    ran = {leg.id for cell, verdict in zip(found.cells, judged.verdict, strict=True) if verdict != "not-run" for leg in cell.legs}
+    ran = {
+        leg.id
+        for cell, verdict in zip(found.cells, judged.verdict, strict=True)
+        if verdict != "not-run"
+        for leg in cell.legs
+    }
     legs = [evidence.read_json(runs / leg / "provenance.json") for leg in sorted(ran)]
     provenance.write(provenance.of_experiment(found, judged, legs), folder)
     return 0
@@ -147,17 +154,19 @@ def leftovers(args: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="python -m takeback", description="Kill a training run, resume it, compare bits.")
+    top = argparse.ArgumentParser(
+        prog="python -m takeback", description="Kill a training run, resume it, compare bits."
+    )
     verbs = top.add_subparsers(metavar="VERB", required=True)
 
-    def verb(function, help: str, *names: str) -> argparse.ArgumentParser:  # noqa: A002, ANN001
+    def verb(function, help: str, *names: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(function.__name__.replace("_", "-"), help=help, description=help)
         sub.set_defaults(function=function)
         for name in names:
             sub.add_argument(name, type=Path)
         return sub
 
-    def of_experiment(function, help: str) -> argparse.ArgumentParser:  # noqa: A002, ANN001
+    def of_experiment(function, help: str) -> argparse.ArgumentParser:
         sub = verb(function, help, "file")
         sub.add_argument("--root", type=Path, default=ROOT, help="folder of the Snakefile")
         sub.add_argument("--results", type=Path, default=Path("results"), help="folder of the results")
@@ -166,7 +175,9 @@ def parser() -> argparse.ArgumentParser:
     of_experiment(cells, "List the cells of an experiment and what it predicts of each.")
     sub = verb(leg, "Run one leg (the rule of that name calls this).", "folder")
     sub.add_argument("--spec", required=True, help="what determines the leg, as JSON: see a leg.json")
-    sub.add_argument("--root", type=Path, default=ROOT, help="folder that files in the trainer's command are relative to")
+    sub.add_argument(
+        "--root", type=Path, default=ROOT, help="folder that files in the trainer's command are relative to"
+    )
     sub.add_argument("--parent", type=int, help="pid of the workflow, which this must not outlive")
     sub = verb(pool, "Serve runs from a warm process (Snakemake starts this by itself).")
     sub.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
@@ -180,9 +191,16 @@ def parser() -> argparse.ArgumentParser:
     of_experiment(page, "Write the page of an experiment.")
     sub = verb(check, "Say whether all came out as predicted; exit status 1 if not.", "name")
     sub.add_argument("--results", type=Path, default=Path("results"), help="folder of the results")
-    verb(compare, "Compare results with published reference numbers: results/NAME workflow/reference/NAME.", "results", "reference")
+    verb(
+        compare,
+        "Compare results with published reference numbers: results/NAME workflow/reference/NAME.",
+        "results",
+        "reference",
+    )
     of_experiment(publish, "Write the reference numbers of an experiment into workflow/reference.")
-    verb(provenance_diff, "Show in which facts two provenance.json differ; exit status 1 if they do.", "first", "second")
+    verb(
+        provenance_diff, "Show in which facts two provenance.json differ; exit status 1 if they do.", "first", "second"
+    )
     verb(leftovers, "List what runs have left on this machine; exit status 1 if there is anything.")
     return top
 

@@ -51,7 +51,10 @@ def arrow_schema(table: str) -> pa.Schema:
     import pyarrow as pa
 
     types = {"bool": pa.bool_(), "list<int64>": pa.list_(pa.int64())}
-    fields = [(name, types.get(c["arrow"]) or getattr(pa, c["arrow"].replace("double", "float64"))()) for name, c in columns(table).items()]
+    fields = [
+        (name, types.get(c["arrow"]) or getattr(pa, c["arrow"].replace("double", "float64"))())
+        for name, c in columns(table).items()
+    ]
     return pa.schema(fields)
 
 
@@ -138,7 +141,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise EvidenceError(f"{path}: cannot be read: {_line(error)}; remove its folder and run snakemake again") from None
+        raise EvidenceError(
+            f"{path}: cannot be read: {_line(error)}; remove its folder and run snakemake again"
+        ) from None
 
 
 def write_json(path: Path, value: Any) -> None:

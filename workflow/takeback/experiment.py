@@ -84,7 +84,7 @@ class _NoDuplicates(yaml.SafeLoader):
 def read(path: Path) -> dict[str, Any]:
     """The YAML document, valid by the schema."""
     try:
-        document = yaml.load(path.read_text(encoding="utf-8"), _NoDuplicates)  # noqa: S506 (a SafeLoader)
+        document = yaml.load(path.read_text(encoding="utf-8"), _NoDuplicates)
     except OSError as error:
         raise ExperimentError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -234,7 +234,9 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
             raise ExperimentError(f"{key}.{axis}: {axes[axis]} does not divide the {shards} shards; allowed: {allowed}")
     ranks = axes["fault"]["ranks"]
     if not isinstance(ranks, str) and max(ranks) >= axes["world"]:
-        raise ExperimentError(f"{key}.fault.ranks: {max(ranks)} is no rank of world {axes['world']}; allowed: 0 to {axes['world'] - 1}")
+        raise ExperimentError(
+            f"{key}.fault.ranks: {max(ranks)} is no rank of world {axes['world']}; allowed: 0 to {axes['world'] - 1}"
+        )
 
 
 def check(key: str, axis: str, value: str, allowed: Any) -> None:

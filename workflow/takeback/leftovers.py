@@ -27,7 +27,7 @@ def processes() -> Iterator[str]:
             continue
         try:
             words = process.cmdline()
-            ours = NAME in words and "leg" in words or "TAKEBACK_RECORDS" in process.environ()
+            ours = (NAME in words and "leg" in words) or "TAKEBACK_RECORDS" in process.environ()
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
         if ours:
@@ -57,8 +57,8 @@ def sockets() -> Iterator[str]:
 
 
 def files() -> Iterator[str]:
-    for folder in (Path("/tmp"), Path("/dev/shm")):  # noqa: S108
+    for folder in (Path("/tmp"), Path("/dev/shm")):
         yield from (f"file {path}" for path in folder.glob(f"{NAME}-*"))
-    for path in Path("/dev/shm").glob("torch_*"):  # noqa: S108  (of a DataLoader's workers)
+    for path in Path("/dev/shm").glob("torch_*"):
         if (owner := re.match(r"torch_(\d+)_", path.name)) and not psutil.pid_exists(int(owner[1])):
             yield f"shared memory {path} of process {owner[1]}, which has ended"

@@ -25,18 +25,18 @@ def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = (
     """
     try:
         prepare(spec, folder)
+        recorder = Recorder(folder / "records")
+        backend = backends.get(spec["backend"])
+        environment = {**threads(spec), **backend.environment()}
+        os.environ.update(environment)  # before torch is imported: that is when they are read
+        reason = why_not(spec, folder, backend)
+        if reason:
+            recorder("not_run", attempt=0, reason=reason)
+        else:
+            launchers.get(spec["launcher"])(spec, folder, root, recorder, bound)
+        seal(spec, folder, environment)
     except OSError as error:
         raise EvidenceError(f"{error.filename or folder}: {error.strerror}; free space or make it writable") from error
-    recorder = Recorder(folder / "records")
-    backend = backends.get(spec["backend"])
-    environment = {**threads(spec), **backend.environment()}
-    os.environ.update(environment)  # before torch is imported: that is when they are read
-    reason = why_not(spec, folder, backend)
-    if reason:
-        recorder("not_run", attempt=0, reason=reason)
-    else:
-        launchers.get(spec["launcher"])(spec, folder, root, recorder, bound)
-    seal(spec, folder, environment)
 
 
 def prepare(spec: dict[str, Any], folder: Path) -> None:
@@ -55,7 +55,9 @@ def prepare(spec: dict[str, Any], folder: Path) -> None:
 
 def threads(spec: dict[str, Any]) -> dict[str, str]:
     """Variables that are read when torch is imported."""
-    return dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(spec["hardware"]["threads"]))
+    return dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(spec["hardware"]["threads"])
+    )
 
 
 #: The same for the hardware that a leg has unless it says otherwise.
@@ -78,7 +80,12 @@ def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> Non
     facts = provenance.of_leg(spec, described[0] if described else {}, environment)
     evidence.write_json(folder / "provenance.json", facts)
     for table in evidence.TABLES:  # events last: it says that the leg is whole
-        evidence.write_table(folder / f"{table}.parquet", table, rows[table], {"takeback.provenance": facts["id"], "takeback.leg": folder.name})
+        evidence.write_table(
+            folder / f"{table}.parquet",
+            table,
+            rows[table],
+            {"takeback.provenance": facts["id"], "takeback.leg": folder.name},
+        )
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))

@@ -103,7 +103,7 @@ def version(package: str) -> str | None:
 @cache
 def source() -> dict[str, Any]:
     """Commit of the checkout that holds the package's sources, if one does, and their digests by role."""
-    digests = {role: sources.digest(role) for role in sources.ROLES}
+    digests = {role: sources.digest(role) for role in ("trainer", "nemesis")}
     commit = modified = None
     if _git("ls-files", "--", "provenance.py"):
         commit, modified = _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain", "--", ".", "../schemas"))

@@ -10,7 +10,14 @@ from typing import Any
 
 from takeback.leg import Leg, fault_slug
 
-DEFAULTS = {"backend": "gloo", "world": 1, "resume_world": "same", "kill_step": None, "point": "step", "fault": "sigkill"}
+DEFAULTS = {
+    "backend": "gloo",
+    "world": 1,
+    "resume_world": "same",
+    "kill_step": None,
+    "point": "step",
+    "fault": "sigkill",
+}
 SETTINGS = ("trainer", "resume_trainer")
 
 
@@ -86,9 +93,8 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
         found = point.get(axis)
         if axis == "fault":
             found, values = slug(found), [slug(value) for value in values]
-        if axis == "resume_world":
-            if ("same" in values) if found == point["world"] else ("other" in values):
-                continue
+        if axis == "resume_world" and ("same" if found == point["world"] else "other") in values:
+            continue
         if found not in values:
             return False
     return True

@@ -22,7 +22,7 @@ import traceback
 import uuid
 from pathlib import Path
 
-from takeback import leg_job, machine, pool_client
+from takeback import backends, leg_job, machine, pool_client
 from takeback.errors import TakebackError
 from takeback.launchers import local, process
 
@@ -35,9 +35,26 @@ def start() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(f"\0{name}")
         listening.listen(128)
-        words = [sys.executable, "-m", "takeback", "pool", "--socket", str(listening.fileno()), "--parent", str(os.getpid())]
-        subprocess.Popen(words, pass_fds=[listening.fileno()], env={**os.environ, **leg_job.IMPORT_TIME}, start_new_session=True)
+        words = [
+            sys.executable,
+            "-m",
+            "takeback",
+            "pool",
+            "--socket",
+            str(listening.fileno()),
+            "--parent",
+            str(os.getpid()),
+        ]
+        subprocess.Popen(words, pass_fds=[listening.fileno()], env=environment(), start_new_session=True)
     os.environ[pool_client.VARIABLE] = name
+
+
+def environment() -> dict[str, str]:
+    """What any leg's backend wants to be set before torch is imported; the pool serves them all."""
+    wanted = dict(os.environ)
+    for name in backends.names():
+        wanted |= backends.get(name).environment()
+    return wanted | leg_job.IMPORT_TIME
 
 
 def serve(descriptor: int, parent: int) -> None:
@@ -112,7 +129,11 @@ def answer(connection: socket.socket, version: list[str]) -> int:
         _, descriptors, *_ = socket.recv_fds(connection, 1, 2)
         with connection.makefile("r", encoding="utf-8") as lines:
             request = json.loads(lines.readline())
-        serves = len(descriptors) == 2 and request["version"] == version and leg_job.threads(request["spec"]).items() <= os.environ.items()
+        serves = (
+            len(descriptors) == 2
+            and request["version"] == version
+            and leg_job.threads(request["spec"]).items() <= os.environ.items()
+        )
         spec, folder, root = request["spec"], Path(request["folder"]), Path(request["root"])
     except (OSError, ValueError, KeyError, TypeError):
         serves = False

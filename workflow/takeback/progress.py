@@ -48,7 +48,8 @@ class Progress(threading.Thread):
         left = duration(waiting * (time.monotonic() - self.begun) / new)
         return (
             f"takeback: {experiment.name}: {len(legs) - waiting}/{len(legs)} runs, "
-            f"{cells}/{len(experiment.cells)} cells done, " + (f"about {left} of runs left" if waiting else "verdicts and page next")
+            f"{cells}/{len(experiment.cells)} cells done, "
+            + (f"about {left} of runs left" if waiting else "verdicts and page next")
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from takeback import __version__
 from takeback.answer import answer
 from takeback.evidence import EvidenceError, read_json, read_table
 from takeback.figures import style
+from takeback.summary import command_of, log_of
 
 TEMPLATES = Path(__file__).parents[1] / "report"
 MEANING = {
@@ -30,28 +30,12 @@ MEANING = {
 }
 
 
-def log_of(row: dict[str, Any]) -> str:
-    """Where the log of the leg that a verdict is about lies, seen from the folder of the Snakefile."""
-    return f"results/logs/leg/{row['resumed']}.log"
-
-
-def command_of(row: dict[str, Any]) -> str:
-    """The one command that runs a cell's killed and resumed legs again."""
-    return f"snakemake --cores 2 --forcerun leg -- results/runs/{row['resumed']}/events.parquet"
-
-
-def write(
-    experiment: Any,
-    folder: Path,
-    log: Callable[[dict[str, Any]], str] = log_of,
-    command: Callable[[dict[str, Any]], str] = command_of,
-) -> Path:
+def write(experiment: Any, folder: Path) -> Path:
     """Write ``folder/report.html``.
 
     Args:
         experiment: takeback.experiment.Experiment.
         folder: results/<experiment>, with verdicts.parquet, findings.tsv, provenance.json and figures/*.svg.
-        log, command: path of the log and command that reproduces it, of one row of the verdicts.
 
     Raises:
         EvidenceError: a file is missing or broken, or the page can't be written.
@@ -80,7 +64,11 @@ def write(
         overlays=figures,
         absent=[name.removeprefix("overlay-").replace("-w", " at world ") for name in absent],
         controls=[row for row in rows if row["control"]],
-        surprises=[{**row, "log": log(row), "command": command(row)} for row in rows if row["surprise"]],
+        surprises=[
+            {**row, "log": log_of(row["resumed"]), "command": command_of(row["resumed"])}
+            for row in rows
+            if row["surprise"]
+        ],
         times=[times(verdicts, "detect_s", "world"), times(verdicts, "restart_s", "resume_world")],
         groups=groups(rows),
         provenance=provenance,
@@ -113,14 +101,19 @@ def sheet(facts: dict[str, str]) -> list[tuple[str, str, int]]:
     for key, value in facts.items():
         name, _, rest = key.partition(".")
         lines.setdefault(name, []).append(f"{rest} {value}".strip())
-    return [(name.replace("_", " "), ", ".join(words), len(words)) for name, words in lines.items()]
+    return [
+        (name if name.isupper() else name.replace("_", " "), ", ".join(words), len(words))
+        for name, words in lines.items()
+    ]
 
 
 def source(facts: dict[str, str]) -> dict[str, str]:
     """Commit in words, and the digests of the sources by role."""
     commit = "not from a commit" if facts.get("commit", "None") == "None" else facts["commit"]
     changed = ", with changes since" if "True" in facts.get("modified", "") else ""
-    digests = {key.replace("digests.", "digest of "): value for key, value in facts.items() if key.startswith("digests.")}
+    digests = {
+        key.replace("digests.", "digest of "): value for key, value in facts.items() if key.startswith("digests.")
+    }
     return {"commit": commit + changed, **digests}
 
 

@@ -8,13 +8,22 @@ from importlib import metadata
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
-EVIDENCE = ("probe.py", "records.py", "evidence.py", "../schemas/losses.schema.yaml", "../schemas/ledger.schema.yaml",
-            "../schemas/digests.schema.yaml", "../schemas/events.schema.yaml")  # fmt: skip
+SCHEMAS = "../schemas"
+TABLES = tuple(f"{SCHEMAS}/{table}.schema.yaml" for table in ("losses", "ledger", "digests", "events"))
+EVIDENCE = ("probe.py", "records.py", "evidence.py", "provenance.py", "machine.py", *TABLES)
 ROLES = {
     "trainer": ("trainers", "backends", "probe.py"),
     "nemesis": ("faults", "launchers", "pool.py", "leg_job.py", "leg.py", *EVIDENCE),
-    "checkers": ("checkers", "verdicts.py", "bits.py", "matrix.py", "experiment.py", "evidence.py", "../schemas/verdicts.schema.yaml"),
-    "page": ("figures", "report.py", "provenance.py", "../report", "evidence.py"),
+    "checkers": (
+        "checkers",
+        "verdicts.py",
+        "bits.py",
+        "matrix.py",
+        "experiment.py",
+        "evidence.py",
+        f"{SCHEMAS}/verdicts.schema.yaml",
+    ),
+    "page": ("figures", "report.py", "answer.py", "provenance.py", "evidence.py", "../report"),
 }
 
 

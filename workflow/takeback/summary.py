@@ -29,14 +29,24 @@ def terminal_summary(verdicts: pd.DataFrame, experiment_name: str) -> tuple[str,
     return "\n\n".join([*blocks, line]), 1
 
 
+def log_of(leg: str) -> str:
+    """Where the log of a leg lies, seen from the working directory."""
+    return f"results/logs/leg/{leg}.log"
+
+
+def command_of(resumed: str) -> str:
+    """The one command that runs a cell's killed and resumed legs again."""
+    return f"snakemake --cores 2 --forcerun leg -- results/runs/{resumed}/events.parquet"
+
+
 def _surprise(row: dict[str, Any]) -> str:
     lines = {
         "cell": row["cell"],
         "expected": _answer(row["expected"], row["expected_first_step"], row["expected_first_state"]),
         "got": _answer(row["verdict"], row["first_step"], row["first_state"]),
         "why": row["diagnosis"],
-        "logs": f"results/logs/leg/{row['killed']}.log results/logs/leg/{row['resumed']}.log",
-        "reproduce": f"snakemake --cores 2 --force results/runs/{row['resumed']}/events.parquet",
+        "logs": f"{log_of(row['killed'])} {log_of(row['resumed'])}",
+        "reproduce": command_of(row["resumed"]),
     }
     return "\n".join(f"{name + ':':<11}{text}" for name, text in lines.items())
 

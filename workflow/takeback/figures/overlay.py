@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,10 @@ def overlay(experiment: Any, backend: str, world: int, evidence_of: Callable[[st
 
     Args:
         experiment: takeback.matrix.Experiment.
-        evidence_of: evidence (takeback.evidence.Evidence) of a leg id; tables may be empty.
+        evidence_of: evidence of a leg id; its ``losses`` and ``events`` are used, and both may be empty.
     """
     style.use()
+    evidence_of = cache(evidence_of)  # legs are shared by the cells of a figure
     kills: dict[tuple, list[Any]] = {}
     for cell in experiment.cells:
         if cell.control is None and cell.axes.get("backend") == backend and cell.axes.get("world") == world:

@@ -49,7 +49,9 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
         ranks = {}
         for number in range(spec["world"]):
             environment = variables(spec, number, store.port, folder)
-            ranks[number] = rank.start(command(spec, folder), environment, folder, root, folder / "stdout" / f"rank-{number}.txt")
+            ranks[number] = rank.start(
+                command(spec, folder), environment, folder, root, folder / "stdout" / f"rank-{number}.txt"
+            )
             recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number])
         Watch(spec, folder, ranks, recorder).until_all_have_ended(bound)
     finally:
@@ -58,7 +60,7 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
 
 def preload() -> None:
     """Import all that a rank needs, so that its fork has it. Runs no kernel."""
-    import torch._dynamo  # noqa: F401  (else every rank imports it in its first optimizer step)
+    import torch._dynamo
     import torch.distributed
     import torch.utils.data  # noqa: F401
 
@@ -140,12 +142,20 @@ class Watch:
         signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         by = "fault" if number in self.struck else "supervisor" if number in self.ended_by_us else "itself"
-        self.recorder("exited", attempt=ATTEMPT, of_rank=number, of_pid=self.ranks[number], status=code, signal=signal, by=by)
+        self.recorder(
+            "exited", attempt=ATTEMPT, of_rank=number, of_pid=self.ranks[number], status=code, signal=signal, by=by
+        )
         if code != 0:  # the others now either see it or wait for ever
             self.deadline = min(self.deadline, time.monotonic() + SETTLE)
 
     def end_the_rest(self, numbers: set[int]) -> None:
-        self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=sorted(numbers), after_exit=len(numbers) < len(self.ranks))
+        self.recorder(
+            "hang_detected",
+            attempt=ATTEMPT,
+            seconds=self.seconds,
+            ranks=sorted(numbers),
+            after_exit=len(numbers) < len(self.ranks),
+        )
         for number in numbers:
             self.ended_by_us.add(number)
             os.kill(self.ranks[number], 9)
@@ -156,13 +166,19 @@ class Watch:
             fault = self.waiting.pop(record["fault"], None)
             if fault is None:
                 continue
-            # The record is written just before the process stops itself: a moment's patience.
-            while not process.is_stopped(record["pid"]):
-                os.sched_yield()
+            # The record is written just before the process stops itself.
+            if not process.wait_until_stopped(record["pid"]):
+                continue
             everybody = fault["ranks"] == "all"
             chosen = self.ranks if everybody else [number] if fault["ranks"] == "last" else fault["ranks"]
             victims = [faults.Victim(n, self.ranks[n]) for n in chosen]
-            receipt = {"attempt": ATTEMPT, "fault": fault["id"], "action": fault["kind"], "step": record["step"], "point": record["point"]}
+            receipt = {
+                "attempt": ATTEMPT,
+                "fault": fault["id"],
+                "action": fault["kind"],
+                "step": record["step"],
+                "point": record["point"],
+            }
             receipt["victims"] = [vars(victim) for victim in victims]
             self.recorder("fault_armed", **receipt, held={"rank": number, "pid": record["pid"]})
             faults.get(fault["kind"])(victims)

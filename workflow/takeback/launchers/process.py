@@ -57,9 +57,15 @@ def end_descendants() -> int:
     return ended
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether the process is held by SIGSTOP."""
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    except psutil.NoSuchProcess:
-        return False
+def wait_until_stopped(pid: int) -> bool:
+    """Wait until the process is held by its own SIGSTOP; False if it has ended instead."""
+    while True:
+        try:
+            status = psutil.Process(pid).status()
+        except psutil.NoSuchProcess:
+            return False
+        if status == psutil.STATUS_STOPPED:
+            return True
+        if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return False
+        os.sched_yield()

@@ -63,9 +63,7 @@ class Checkpoints:
         for key, here in self.run.items():
             there = saved["run"].get(key)
             if there != here:
-                raise CheckpointError(
-                    f"{self.folder / name}: is of another run: {key} is {there} there, {here} here"
-                )
+                raise CheckpointError(f"{self.folder / name}: is of another run: {key} is {there} there, {here} here")
         self.in_use = name
         return saved["state"]
 
@@ -119,9 +117,7 @@ def read(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: can't be read: {error.strerror}") from None
     payload, trailer = data[:-_TRAILER], data[-_TRAILER:]
     if not trailer.startswith(_LABEL):
-        raise CheckpointError(
-            f"{path}: is torn, or no checkpoint of this trainer: the checksum at its end is missing"
-        )
+        raise CheckpointError(f"{path}: is torn, or no checkpoint of this trainer: the checksum at its end is missing")
     if hashlib.sha256(payload).hexdigest().encode() != trailer[len(_LABEL) :].strip():
         raise CheckpointError(f"{path}: is damaged: its content does not have its checksum")
     return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)

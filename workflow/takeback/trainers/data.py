@@ -113,9 +113,7 @@ class Sampler:
         return torch.randperm(self.samples, generator=generator).tolist()
 
 
-def batches(
-    loader: str, windows: Windows, plan: Iterator[list[int]]
-) -> Iterator[tuple[list[int], np.ndarray]]:
+def batches(loader: str, windows: Windows, plan: Iterator[list[int]]) -> Iterator[tuple[list[int], np.ndarray]]:
     """Fetch the micro-batches of ``plan``, in this process or ahead of time in worker processes."""
     if loader == "inline":
         return (windows[ids] for ids in plan)

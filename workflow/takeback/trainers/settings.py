@@ -65,7 +65,19 @@ class Settings:
         return [(first, step), (second, self.steps)]
 
 
-_POSITIVE = "steps samples batch shards save_every keep evaluate_every context width layers heads".split()
+_POSITIVE = [
+    "steps",
+    "samples",
+    "batch",
+    "shards",
+    "save_every",
+    "keep",
+    "evaluate_every",
+    "context",
+    "width",
+    "layers",
+    "heads",
+]
 
 
 def check(settings: Settings, world: int) -> None:
@@ -98,17 +110,11 @@ def _check_handover(settings: Settings, world: int) -> None:
     try:
         first, step, second = map(int, settings.handover.split(":"))
     except ValueError:
-        raise SettingsError(
-            f"--handover: {settings.handover!r} is not ranks:step:ranks, as in 4:8:2"
-        ) from None
+        raise SettingsError(f"--handover: {settings.handover!r} is not ranks:step:ranks, as in 4:8:2") from None
     if min(first, second) < 1 or not 0 < step < settings.steps:
-        raise SettingsError(
-            f"--handover: needs ranks of at least 1 and a step from 1 to {settings.steps - 1}"
-        )
+        raise SettingsError(f"--handover: needs ranks of at least 1 and a step from 1 to {settings.steps - 1}")
     if max(first, second) != world:
-        raise SettingsError(
-            f"--handover: {settings.handover} needs {max(first, second)} ranks, {world} launched"
-        )
+        raise SettingsError(f"--handover: {settings.handover} needs {max(first, second)} ranks, {world} launched")
 
 
 class _OneLine(argparse.ArgumentParser):

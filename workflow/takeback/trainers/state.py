@@ -90,9 +90,7 @@ class State:
             del state["rng"]
         digest = hashlib.sha256()
         for name, value in probe.flatten(state):
-            raw = (
-                value.detach().cpu().numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode()
-            )
+            raw = value.detach().cpu().numpy().tobytes() if isinstance(value, Tensor) else repr(value).encode()
             digest.update(name.encode() + raw)
         return int.from_bytes(digest.digest()[:8], "big") >> 1
 

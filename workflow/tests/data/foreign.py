@@ -5,9 +5,8 @@ import sys
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
-
 from takeback import probe
+from torch.nn.parallel import DistributedDataParallel
 
 torch.set_num_threads(1)
 folder = sys.argv[1]

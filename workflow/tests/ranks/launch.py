@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-
 from takeback.leg import Leg
 
 ROOT = Path(__file__).parents[3]

@@ -23,9 +23,7 @@ def names(folder: Path) -> list[str]:
 
 
 def refusal(nursery: Nursery, tmp_path: Path, folder: Path, *arguments: str, world: int = 1) -> str:
-    group = nursery.start(
-        world, tmp_path / "second", "--steps", "9", *arguments, checkpoints=[folder] * world
-    )
+    group = nursery.start(world, tmp_path / "second", "--steps", "9", *arguments, checkpoints=[folder] * world)
     assert group.wait() == [1] * world
     for rank in range(world):
         assert len(group.output(rank)) == 1

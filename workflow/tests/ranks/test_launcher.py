@@ -8,7 +8,6 @@ import time
 import psutil
 import pytest
 from launch import FOREIGN, command_of, events, fault, losses, run, script
-
 from takeback.leg import Leg
 
 LOOP = """
@@ -139,15 +138,11 @@ def test_processes_that_a_rank_has_started_end_with_the_attempt(tmp_path):
 
 
 def children_of_init():
-    return {
-        p.pid for p in psutil.process_iter() if p.ppid() in (0, 1) or "signal.pause" in " ".join(p.cmdline())
-    }
+    return {p.pid for p in psutil.process_iter() if p.ppid() in (0, 1) or "signal.pause" in " ".join(p.cmdline())}
 
 
 def start(leg, runs, *more):
-    process = subprocess.Popen(
-        command_of(leg, runs, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    process = subprocess.Popen(command_of(leg, runs, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return psutil.Process(process.pid), process
 
 
@@ -169,7 +164,7 @@ def test_a_supervisor_that_is_ended_takes_its_ranks_with_it(tmp_path, number):
     ranks = ranks_of(supervisor, 2)
     process.send_signal(number)
     assert process.wait(30) != 0
-    gone, alive = psutil.wait_procs(ranks, timeout=10)
+    _, alive = psutil.wait_procs(ranks, timeout=10)
     assert alive == []
     assert not (tmp_path / leg.id / "events.parquet").exists()
 
@@ -184,7 +179,7 @@ def test_a_run_ends_with_the_workflow_that_asked_for_it_also_when_that_is_killed
     ranks = ranks_of(supervisors[0], 2)
     workflow.kill()
     workflow.wait()
-    gone, alive = psutil.wait_procs([*ranks, *supervisors], timeout=15)
+    _, alive = psutil.wait_procs([*ranks, *supervisors], timeout=15)
     assert alive == []
 
 
@@ -201,9 +196,7 @@ def test_a_child_works_on_its_own_copy_and_the_parent_is_not_written(tmp_path):
     before = contents(tmp_path / killed.id)
     run(foreign(parent=killed), tmp_path)
     assert contents(tmp_path / killed.id) == before
-    assert not any(
-        path.stat().st_mode & 0o222 for path in (tmp_path / killed.id).rglob("*") if path.is_file()
-    )
+    assert not any(path.stat().st_mode & 0o222 for path in (tmp_path / killed.id).rglob("*") if path.is_file())
 
 
 def contents(folder):
@@ -231,3 +224,25 @@ def test_a_folder_that_can_not_be_written_is_one_line(tmp_path):
     assert finished.returncode == 1
     assert finished.stderr.startswith("takeback: ")
     assert finished.stderr.count("\n") == 1
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own with little space."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    folder = tmp_path / "takeback-disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "takeback", folder], check=True)
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_one_line_and_leaves_no_evidence_that_could_be_believed(small_disk, tmp_path):
+    text = LOOP.replace("range(1, 6)", "range(1, 5000)")
+    leg = script(tmp_path, text, world=1)
+    finished = run(leg, small_disk)
+    assert finished.returncode == 1
+    assert finished.stderr.count("\n") == 1
+    assert "No space left on device" in finished.stderr
+    assert not (small_disk / leg.id / "events.parquet").exists()

@@ -48,9 +48,7 @@ def test_a_resume_within_an_epoch_neither_repeats_nor_skips_what_workers_had_pre
     assert first_epoch == Counter(range(128))
 
 
-def test_a_step_consumes_the_same_samples_at_every_world_size_and_each_epoch_has_its_own_order(
-    nursery, tmp_path
-):
+def test_a_step_consumes_the_same_samples_at_every_world_size_and_each_epoch_has_its_own_order(nursery, tmp_path):
     alone = consumed(nursery.run(1, tmp_path / "1", "--steps", "16"), ranks=1)
     four = consumed(nursery.run(4, tmp_path / "4", "--steps", "16"), ranks=4)
     assert four == alone

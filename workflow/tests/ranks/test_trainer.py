@@ -10,9 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from torchgroup import Group, Nursery
-
 from takeback.trainers import settings
+from torchgroup import Group, Nursery
 
 LAST = 24
 
@@ -47,9 +46,7 @@ def test_losses_and_final_state_are_bit_equal_at_every_world_size(nursery, tmp_p
     for rank in range(world):
         assert group.losses(rank) == whole.losses()
         assert group.digests("end", rank) == whole.digests("end")
-    assert [e["loss_bits"] for e in group.records("evaluated")] == [
-        e["loss_bits"] for e in whole.records("evaluated")
-    ]
+    assert [e["loss_bits"] for e in group.records("evaluated")] == [e["loss_bits"] for e in whole.records("evaluated")]
     assert {record["world"] for record in group.records("group_formed")} == {world}
 
 
@@ -81,10 +78,7 @@ def test_streams_of_all_ranks_survive_a_kill(nursery, tmp_path):
 @pytest.fixture(scope="module")
 def stopped(nursery, tmp_path_factory) -> dict[str, Group]:
     """Killed in epoch 2, newest checkpoint 16, by kind of random numbers."""
-    return {
-        mode: killed(nursery, tmp_path_factory.mktemp(mode), 1, 19, "--rng", mode)
-        for mode in ("keyed", "stream")
-    }
+    return {mode: killed(nursery, tmp_path_factory.mktemp(mode), 1, 19, "--rng", mode) for mode in ("keyed", "stream")}
 
 
 @pytest.mark.parametrize("part", ["optimizer", "schedule", "ema", "sampler", "rng", "best"])
@@ -104,9 +98,7 @@ def test_each_forgotten_part_bites_where_it_should(nursery, tmp_path, whole, sto
         options = ("--rng", mode, "--forget", part)
         group = resumed(nursery, tmp_path / f"{part}-{mode}", 1, stopped[mode], *options)
         told = whole if mode == "keyed" else stopped["stream"]
-        return group, next(
-            (s for s, bits in group.losses().items() if told.losses().get(s, bits) != bits), None
-        )
+        return group, next((s for s, bits in group.losses().items() if told.losses().get(s, bits) != bits), None)
 
     steps = {record["step"]: record for record in whole.records("step")}
     assert first_difference("optimizer")[1] == 18

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-
 from takeback import bits, matrix, verdicts
 from takeback.evidence import Evidence
 from takeback.matrix import Expectation

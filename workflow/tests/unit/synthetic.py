@@ -3,104 +3,49 @@
 from __future__ import annotations
 
 from itertools import product
-from types import SimpleNamespace as Record
 from typing import Any
 
 import pandas as pd
+from takeback.experiment import Experiment
+from takeback.leg import Leg
+from takeback.matrix import Cell, Expectation
 
 STEPS = 24
+EQUAL = Expectation("equal", "the whole state is restored")
 CONTROLS = [
-    ("rng not restored", "rng", "different", 17, "rng.torch", "the dropout masks start again at the seed"),
-    ("optimizer moments dropped", "optimizer", "different", 17, "optimizer.exp_avg.*", "AdamW starts cold"),
-    ("sampler epoch not restored", "sampler", "different", 17, "sampler.epoch", "the shuffle of epoch 0"),
-    ("schedule restarted", "schedule", "different", 17, "schedule.*", "warm-up runs a second time"),
-    ("average of the weights not restored", "ema", "different", 16, "ema.*", "the losses can't see it"),
-    ("silent restart from scratch", "checkpoint", "invalid", None, None, "a save was there and was not used"),
-    ("a fault that never fires", "nothing", "invalid", None, None, "no receipt of the fault"),
+    ("rng not restored", "rng", Expectation("different", "dropout starts again", 17, "rng.torch")),
+    (
+        "optimizer moments dropped",
+        "optimizer",
+        Expectation("different", "AdamW starts cold", 17, "optimizer.exp_avg.*"),
+    ),
+    ("sampler epoch not restored", "sampler", Expectation("different", "the first shuffle", 17, "sampler.epoch")),
+    ("schedule restarted", "schedule", Expectation("different", "warm-up runs twice", 17, "schedule.*")),
+    ("averaged weights not restored", "ema", Expectation("different", "the losses can't see it", 16, "ema.*")),
+    ("silent restart from scratch", "checkpoint", Expectation("invalid", "a save was there and was not used")),
+    ("a fault that never fires", "nothing", Expectation("invalid", "no receipt of the fault")),
 ]
 
 
-def leg(
-    kind: str,
-    backend: str,
-    world: int,
-    *,
-    faults: tuple = (),
-    parent: Any = None,
-    repeat: int = 0,
-    kill: int | None = None,
-    **settings: Any,
-) -> Record:
-    """A leg with the attributes that judges use: id, spec, label, world, backend, parent."""
-    trainer = {"settings": settings}
-    parts = [kind, backend, f"w{world}", *([f"k{kill}"] if kill else []), *map(str, settings.values())]
-    name = "-".join(parts) + ("-twin" if repeat else "")
-    if kind == "resume":
-        name += "-of-" + parent.id
-    spec = {
-        "trainer": trainer,
-        "backend": backend,
-        "world": world,
-        "launcher": "local",
-        "faults": list(faults),
-        "hardware": {"threads": 1},
-        "parent": parent.id if parent else None,
-        "repeat": repeat,
-    }
-    return Record(
-        id=name,
-        spec=spec,
-        label=name,
-        world=world,
-        backend=backend,
-        parent=parent,
-        faults=faults,
-        trainer=trainer,
-        hardware={"threads": 1},
-        launcher="local",
-        repeat=repeat,
-    )
+def cell(axes: dict[str, Any], control: str | None = None, forget: str = "none", expect: Expectation = EQUAL) -> Cell:
+    """One cell; the axes are backend, world, kill_step, point, fault, resume_world and any ``trainer.NAME``."""
+    settings = {key.removeprefix("trainer."): value for key, value in axes.items() if key.startswith("trainer.")}
+    world, resume = axes["world"], axes["resume_world"]
+    strike = {"id": "0", "kind": axes["fault"], "point": axes["point"], "step": axes["kill_step"], "attempt": 0}
 
+    def leg(world: int, more: dict[str, str] | None = None, **kind: Any) -> Leg:
+        return Leg({"command": [], "settings": settings | (more or {})}, axes["backend"], world, **kind)
 
-def cell(
-    backend: str,
-    world: int,
-    resume: int,
-    kill: int,
-    point: str,
-    fault: str,
-    *,
-    control: str | None = None,
-    forget: str | None = None,
-    expect: tuple = ("equal", None, None, "whole state"),
-    **extra: Any,
-) -> Record:
-    """One cell; ``extra`` are further axes, such as ``{"trainer.loader": "workers"}``."""
-    settings = {key.split(".", 1)[1]: value for key, value in extra.items() if key.startswith("trainer.")}
-    reference, twin = (leg("reference", backend, world, repeat=n, **settings) for n in (0, 1))
-    strike = {"id": "0", "kind": fault, "ranks": "last", "point": point, "step": kill, "attempt": 0}
-    killed = leg("kill", backend, world, faults=(strike,), kill=kill, p=point, f=fault, **settings)
-    resumed = leg("resume", backend, resume, parent=killed, **({"forget": forget} if forget else {}))
-    axes = {
-        "backend": backend,
-        "world": world,
-        "kill_step": kill,
-        "point": point,
-        "fault": fault,
-        "resume_world": resume,
-        **extra,
-    }
-    name = f"{backend}-w{world}-k{kill}-{point}-{fault}-r{resume}" + "".join(f"-{v}" for v in extra.values())
-    return Record(
-        id=f"control-{forget}-{name}" if control else name,
+    killed = leg(world, faults=(strike,))
+    return Cell(
+        id="-".join(map(str, axes.values())) + (f"-forget={forget}" if control else ""),
         control=control,
         axes=axes,
-        reference=reference,
-        twin=twin,
+        reference=leg(world),
+        twin=leg(world, repeat=1),
         killed=killed,
-        resumed=resumed,
-        legs=(reference, twin, killed, resumed),
-        expect=Record(verdict=expect[0], first_step=expect[1], first_state=expect[2], because=expect[3]),
+        resumed=leg(resume, {"forget": forget}, parent=killed),
+        expect=expect,
         against="same topology" if world == resume else "changed topology, fixed-order reduction",
     )
 
@@ -111,42 +56,30 @@ def experiment(
     kills=((2, "step"), (6, "step"), (8, "saved"), (19, "step")),
     faults=("sigkill",),
     controls: bool = True,
-    name: str = "kill_resume",
     **extra: Any,
-) -> Record:
-    """An experiment over the product of these axes, with the usual negative controls."""
-    cells = [
-        cell(b, w, r, k, p, f, **dict(zip(extra, more, strict=True)))
-        for b, w, r, (k, p), f, *more in product(backends, worlds, worlds, kills, faults, *extra.values())
-    ]
+) -> Experiment:
+    """An experiment over the product of these axes and of ``extra`` ones, with the usual negative controls."""
+    names = ("backend", "world", "resume_world", "kill_step", "point", "fault", *extra)
+    values = (
+        (b, w, r, *kill, f, *more)
+        for b, w, r, kill, f, *more in product(backends, worlds, worlds, kills, faults, *extra.values())
+    )
+    cells = [cell(dict(zip(names, one, strict=True))) for one in values]
     if controls:
-        cells += [
-            cell(
-                backends[0],
-                2,
-                2,
-                19,
-                "step",
-                "sigkill",
-                control=title,
-                forget=forget,
-                expect=(verdict, step, state, because),
-            )
-            for title, forget, verdict, step, state, because in CONTROLS
-        ]
-    claims = (Record(text="A run that is killed anywhere goes on bit for bit at the same world.", cells=()),)
-    return Record(
-        name=name,
+        axes = dict(zip(names, (backends[0], 2, 2, 19, "step", "sigkill"), strict=False))
+        cells += [cell(axes, title, forget, expect) for title, forget, expect in CONTROLS]
+    return Experiment(
+        name="kill_resume",
         title="Kill and resume",
-        digest="feedc0de12345678",
-        trainer={"settings": {}},
-        cells=tuple(cells),
-        claims=claims,
         question="If a training run is killed and comes back on another number of ranks, is it still the same run?",
+        trainer={"command": [], "settings": {}},
+        cells=tuple(cells),
+        claims=(),
+        digest="feedc0de12345678",
     )
 
 
-def verdicts(asked: Record, wrong: dict[str, str] | None = None, absent: str | None = "nccl") -> pd.DataFrame:
+def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str | None = "nccl") -> pd.DataFrame:
     """The verdicts as predicted, but for ``wrong`` (cell id → verdict) and the backend that is ``absent``."""
     wrong = wrong or {}
     rows = []

@@ -11,6 +11,8 @@ from typing import Any
 
 import pandas as pd
 from synthetic import STEPS, restored_step
+from takeback.experiment import Experiment
+from takeback.leg import Leg
 
 FACTS = {"dataset": "3f1c5a7b9d2e4f60", "dtype": "float32", "shapes": "8 x 2 x 32", "seed": 1234}
 FINGERPRINT = {
@@ -24,7 +26,7 @@ FINGERPRINT = {
 }
 
 
-def evidence_of(asked: Record, frame: pd.DataFrame):
+def evidence_of(asked: Experiment, frame: pd.DataFrame):
     """A function from leg id to evidence in the documented columns; legs of cells that did not run are empty."""
     found = {}
     for one, row in zip(asked.cells, frame.itertuples(), strict=True):
@@ -41,7 +43,7 @@ def evidence_of(asked: Record, frame: pd.DataFrame):
 
 
 def _evidence(
-    part: Record, first: int, last: int, ran: bool, *, fired=None, restored: int | None = None, off: int | None = None
+    part: Leg, first: int, last: int, ran: bool, *, fired=None, restored: int | None = None, off: int | None = None
 ) -> Record:
     losses, events = [], []
     for rank, step in product(range(part.world if ran else 0), range(first, last + 1)):
@@ -109,7 +111,7 @@ def _event(rank: int, kind: str, step: int | None, point: str | None, detail: di
     }
 
 
-def provenance(part: Record, **fingerprint: str) -> dict:
+def provenance(part: Leg, **fingerprint: str) -> dict:
     """Facts of one leg as ``takeback.provenance.of_leg`` states them."""
     return {
         "fingerprint": {**FINGERPRINT, **fingerprint},
@@ -122,7 +124,7 @@ def provenance(part: Record, **fingerprint: str) -> dict:
     }
 
 
-def write_legs(asked: Record, frame: pd.DataFrame, runs: Any) -> None:
+def write_legs(asked: Experiment, frame: pd.DataFrame, runs: Any) -> None:
     """Write losses.parquet and provenance.json of each leg below the folder ``runs``."""
     find = evidence_of(asked, frame)
     for name in sorted({part.id for one in asked.cells for part in one.legs}):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from takeback.bits import MAX_ULP, bits_of, ordinals, ulp_distance
 
 DTYPES = st.sampled_from(["float32", "float64"])

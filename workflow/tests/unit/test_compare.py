@@ -5,7 +5,6 @@ import json
 import pytest
 import synthetic
 import synthetic_legs
-
 from takeback import evidence, provenance
 from takeback.compare import compare, publish
 

@@ -5,13 +5,13 @@ import math
 import struct
 
 import pytest
-
 from takeback import evidence, probe, records
 from takeback.evidence import EvidenceError
 
 STEP = {
-    "kind": "step", "pid": 7, "mono": 1.5, "wall": 2.5, "step": 1, "epoch": 0, "micro_batches": 4, "loss_bits": 1065353216,
-    "loss_dtype": "float32", "lr": 0.1, "grad_norm": None, "grad_norm_bits": None, "samples": [3, 1],
+    "kind": "step", "pid": 7, "mono": 1.5, "wall": 2.5, "step": 1, "epoch": 0, "micro_batches": 4,
+    "loss_bits": 1065353216, "loss_dtype": "float32", "lr": 0.1, "grad_norm": None, "grad_norm_bits": None,
+    "samples": [3, 1],
 }  # fmt: skip
 
 
@@ -20,9 +20,19 @@ def lines(*records_):
 
 
 def test_records_become_the_four_tables(tmp_path):
-    digest = {"kind": "digest", "pid": 7, "mono": 1.6, "wall": 2.6, "moment": "step", "step": 1, "entries": [["a.b", "float32", "2x2", "00"]]}
+    digest = {
+        "kind": "digest",
+        "pid": 7,
+        "mono": 1.6,
+        "wall": 2.6,
+        "moment": "step",
+        "step": 1,
+        "entries": [["a.b", "float32", "2x2", "00"]],
+    }
     (tmp_path / "attempt0-rank1.jsonl").write_text(lines(STEP, digest))
-    (tmp_path / "supervisor.jsonl").write_text(lines({"kind": "launched", "pid": 1, "mono": 1.0, "wall": 2.0, "attempt": 0, "of_rank": 1}))
+    (tmp_path / "supervisor.jsonl").write_text(
+        lines({"kind": "launched", "pid": 1, "mono": 1.0, "wall": 2.0, "attempt": 0, "of_rank": 1})
+    )
     rows = records.tables(tmp_path)
     assert rows["losses"][0]["loss"] == 1.0
     assert (rows["losses"][0]["rank"], rows["losses"][0]["step"]) == (1, 1)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-
 from takeback import experiment
 from takeback.experiment import ExperimentError
 
@@ -111,7 +110,11 @@ def test_every_key_of_the_schemas_has_a_description():
 def test_the_page_on_experiments_lists_every_key():
     page = (experiment.ROOT / "experiments/README.md").read_text()
     schema = experiment.schema("experiment")
-    keys = [*schema["properties"], *schema["$defs"]["block"]["propertyNames"]["enum"], *schema["$defs"]["expectation"]["properties"]]
+    keys = [
+        *schema["properties"],
+        *schema["$defs"]["block"]["propertyNames"]["enum"],
+        *schema["$defs"]["expectation"]["properties"],
+    ]
     assert [key for key in keys if f"`{key}`" not in page] == []
 
 

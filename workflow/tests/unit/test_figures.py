@@ -5,7 +5,6 @@ import re
 import pytest
 import synthetic
 import synthetic_legs
-
 from takeback.figures import style
 from takeback.figures.heatmap import heatmap
 from takeback.figures.overlay import overlay
@@ -60,7 +59,13 @@ def test_cells_that_share_a_field_are_counted_and_a_single_bad_one_stays_visible
     asked = synthetic.experiment(worlds=(1,), kills=((2, "step"),), controls=False,
                                  **{"trainer.seed": tuple(range(40))})  # fmt: skip
     frame = synthetic.verdicts(asked, {asked.cells[3].id: "different"})
-    assert {"= 39", "≠ 1"} <= set(texts(heatmap(asked, frame, tmp_path / "h.svg")))
+    path = heatmap(asked, frame, tmp_path / "h.svg")
+    assert {"= 39", "≠ 1"} <= set(texts(path))
+    colour, _ = style.VERDICTS["different"]
+    shapes = re.findall(rf'<path d="([^"]*)"[^>]*style="fill: {colour}', path.read_text())
+    heights = [[float(y) for y in re.findall(r"[ML] \S+ (\S+)", shape)] for shape in shapes]
+    assert len(heights) == 2  # in the legend and in the field
+    assert min(max(ys) - min(ys) for ys in heights) > 8  # points: high enough for its text
 
 
 def test_many_kill_steps_become_ranges_and_many_worlds_rows_of_their_first_world(tmp_path):

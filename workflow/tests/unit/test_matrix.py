@@ -2,7 +2,6 @@
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from takeback import experiment, matrix
 
 AXES = st.fixed_dictionaries(

@@ -6,7 +6,6 @@ import pandas as pd
 import pytest
 import synthetic
 import synthetic_legs
-
 from takeback import machine, provenance
 
 SPEC = {"trainer": {"settings": {"seed": 7}}, "backend": "gloo", "world": 2, "hardware": {"threads": 1}}

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from evidence_builder import STATE, Scene, bits_at, digest_of
-
 from takeback import evidence, verdicts
 from takeback.bits import MAX_ULP
 from takeback.evidence import EvidenceError
@@ -623,8 +622,12 @@ def test_a_surprise_is_a_failed_prediction_in_either_direction(expect, got, surp
 
 def test_invalid_for_another_reason_than_the_predicted_one_is_a_surprise():
     expect = Expectation("invalid", "", says="the fault never struck")
-    assert not verdicts.is_surprise(expect, "invalid", None, None, "the fault never struck: its point was never reached")
-    assert verdicts.is_surprise(expect, "invalid", None, None, "silent restart from scratch although step 16 was committed")
+    assert not verdicts.is_surprise(
+        expect, "invalid", None, None, "the fault never struck: its point was never reached"
+    )
+    assert verdicts.is_surprise(
+        expect, "invalid", None, None, "silent restart from scratch although step 16 was committed"
+    )
 
 
 # Whole experiments

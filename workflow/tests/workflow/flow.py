@@ -23,7 +23,12 @@ SMALL = {
             "name": "optimizer dropped",
             "resume_world": 2,
             "resume_trainer": {"forget": "optimizer"},
-            "expect": {"verdict": "different", "first_step": 5, "first_state": "optimizer.*", "because": "empty moments"},
+            "expect": {
+                "verdict": "different",
+                "first_step": 5,
+                "first_state": "optimizer.*",
+                "because": "empty moments",
+            },
         }
     ],
     "claims": [

@@ -21,7 +21,9 @@ def copy(tmp_path_factory):
     for name in ("Snakefile", ".pytest.ini", "workflow", "experiments"):
         source = ROOT / name
         if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "reference", "*.egg-info"))
+            shutil.copytree(
+                source, folder / name, ignore=shutil.ignore_patterns("__pycache__", "reference", "*.egg-info")
+            )
         else:
             shutil.copyfile(source, folder / name)
     return folder

@@ -7,7 +7,6 @@ import time
 import psutil
 import pytest
 from flow import SMALL, Flow
-
 from takeback.leftovers import leftovers
 
 PLAIN = {**SMALL, "include": [], "controls": [], "claims": [], "matrix": {**SMALL["matrix"], "kill_step": [3, 6]}}

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from flow import ROOT, SMALL, Flow
-
 from takeback import sources
 
 PLAIN = {**SMALL, "include": [], "controls": [], "claims": [], "matrix": {**SMALL["matrix"], "resume_world": 2}}
@@ -53,7 +52,9 @@ def test_judges_and_breakers_do_not_know_each_other():
         files = path.rglob("*.py") if path.is_dir() else [path.with_suffix(".py")]
         text = "\n".join(file.read_text() for file in files)
         return set(re.findall(r"^\s*from takeback\.(\w+)", text, re.M)) | {
-            word.strip() for line in re.findall(r"^\s*from takeback import (.*)$", text, re.M) for word in line.split(",")
+            word.strip()
+            for line in re.findall(r"^\s*from takeback import (.*)$", text, re.M)
+            for word in line.split(",")
         }
 
     facts = {"provenance"}  # of a leg: evidence, which its run writes

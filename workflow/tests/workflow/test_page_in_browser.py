@@ -4,7 +4,6 @@ import browser
 import pytest
 import synthetic
 import synthetic_legs
-
 from takeback import evidence, provenance, report
 from takeback.figures.heatmap import heatmap
 from takeback.figures.overlay import overlay

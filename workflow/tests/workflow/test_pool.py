@@ -9,7 +9,6 @@ import sys
 import pandas as pd
 import pytest
 from launch import ROOT, fault, losses, run, script
-
 from takeback import leg_job, pool_client
 from takeback.leftovers import leftovers
 
@@ -32,7 +31,9 @@ sys.stdin.read()
 @pytest.fixture(scope="module")
 def pool():
     """Name of the socket of a running pool."""
-    workflow = subprocess.Popen([sys.executable, "-c", WORKFLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    workflow = subprocess.Popen(
+        [sys.executable, "-c", WORKFLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     name = workflow.stdout.readline().strip()
     yield name
     workflow.communicate()
@@ -60,7 +61,9 @@ def test_a_run_in_the_pool_leaves_the_evidence_of_a_cold_one(pool, tmp_path, mon
     assert run(leg, tmp_path / "cold").returncode == 0
     monkeypatch.setenv(pool_client.VARIABLE, pool)
     assert run(leg, tmp_path / "warm").returncode == 0
-    cold, warm = (losses(leg, tmp_path / start).sort_values(["rank", "step"], ignore_index=True) for start in ("cold", "warm"))
+    cold, warm = (
+        losses(leg, tmp_path / start).sort_values(["rank", "step"], ignore_index=True) for start in ("cold", "warm")
+    )
     assert len(warm) == 5
     pd.testing.assert_frame_equal(cold, warm, check_exact=True)
 
@@ -69,7 +72,8 @@ def test_the_client_imports_neither_torch_nor_pandas(pool, tmp_path):
     leg = script(tmp_path, LOOP)
     text = (
         "import sys, json\nfrom pathlib import Path\nfrom takeback import __main__, pool_client\n"
-        f"status = pool_client.run(json.loads({leg.spec_json!r}), Path({str(tmp_path / leg.id)!r}), Path({str(ROOT)!r}))\n"
+        f"spec, folder, root = json.loads({leg.spec_json!r}), {str(tmp_path / leg.id)!r}, {str(ROOT)!r}\n"
+        "status = pool_client.run(spec, Path(folder), Path(root))\n"
         "assert status == 0, status\n"
         "assert not {'torch', 'pandas', 'pyarrow', 'jsonschema', 'yaml'} & set(sys.modules)\n"
     )
@@ -79,7 +83,14 @@ def test_the_client_imports_neither_torch_nor_pandas(pool, tmp_path):
 
 @pytest.mark.parametrize(
     "line",
-    [b"\n", b"nonsense\n", b"{}\n", b"[1, 2]\n", json.dumps({"version": ["0", "0"], "spec": {}, "folder": "/", "root": "/"}).encode() + b"\n", b""],
+    [
+        b"\n",
+        b"nonsense\n",
+        b"{}\n",
+        b"[1, 2]\n",
+        json.dumps({"version": ["0", "0"], "spec": {}, "folder": "/", "root": "/"}).encode() + b"\n",
+        b"",
+    ],
 )
 def test_nonsense_and_other_sources_are_sent_away(pool, line):
     assert ask(pool, line) == b"cold\n"

@@ -9,28 +9,31 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from flow import SMALL, WRONG, Flow
-
 from takeback import evidence
 
 
 def test_all_as_predicted_is_exit_0_and_one_line(finished):
-    flow, call = finished
+    _, call = finished
     assert call.returncode == 0, call.stdout
     lines = [line for line in call.stdout.splitlines() if line.startswith("small: ")]
     assert lines == ["small: 3 of 3 cells as predicted (2 equal, 1 different); 1 not run: no CUDA device"]
 
 
 def test_progress_is_said(finished):
-    flow, call = finished
+    _, call = finished
     assert re.search(r"takeback: small: \d+/\d+ runs, \d/4 cells done", call.stdout)
 
 
 def test_the_results_have_exactly_the_promised_names(finished):
     flow, _ = finished
-    found = {str(path.relative_to(flow.folder / "results/small")) for path in (flow.folder / "results/small").rglob("*") if path.is_file()}
+    found = {
+        str(path.relative_to(flow.folder / "results/small"))
+        for path in (flow.folder / "results/small").rglob("*")
+        if path.is_file()
+    }
     promised = {
-        "verdicts.parquet", "verdicts.tsv", "findings.tsv", "provenance.json", "provenance.tsv", "report.html", "checked.txt",
-        "figures/verdicts.svg", "figures/overlay-gloo-w2.svg", "figures/overlay-nccl-w1.svg",
+        "verdicts.parquet", "verdicts.tsv", "findings.tsv", "provenance.json", "provenance.tsv", "report.html",
+        "figures/verdicts.svg", "figures/overlay-gloo-w2.svg", "figures/overlay-nccl-w1.svg", "checked.txt",
     }  # fmt: skip
     assert {name for name in found if not name.startswith("logs/")} == promised
 
@@ -38,7 +41,22 @@ def test_the_results_have_exactly_the_promised_names(finished):
 def test_the_verdicts_have_the_promised_columns_and_one_for_each_axis(finished):
     flow, _ = finished
     table = pd.read_parquet(flow.folder / "results/small/verdicts.parquet")
-    promised = "cell verdict expected surprise first_step first_state max_ulp diagnosis backend world kill_step resume_world fault point".split()
+    promised = [
+        "cell",
+        "verdict",
+        "expected",
+        "surprise",
+        "first_step",
+        "first_state",
+        "max_ulp",
+        "diagnosis",
+        "backend",
+        "world",
+        "kill_step",
+        "resume_world",
+        "fault",
+        "point",
+    ]
     assert set(promised) <= set(table.columns)
     assert "resume_trainer.forget" in table.columns
     same = pd.read_csv(flow.folder / "results/small/verdicts.tsv", sep="\t")
@@ -64,7 +82,9 @@ def test_evidence_opens_in_pandas_and_names_its_provenance(finished):
         for table in evidence.TABLES:
             assert list(pd.read_parquet(folder / f"{table}.parquet").columns) == list(evidence.columns(table))
             metadata = pq.read_schema(folder / f"{table}.parquet").metadata
-            assert metadata[b"takeback.provenance"].decode() == json.loads((folder / "provenance.json").read_text())["id"]
+            assert (
+                metadata[b"takeback.provenance"].decode() == json.loads((folder / "provenance.json").read_text())["id"]
+            )
 
 
 def test_a_second_call_does_nothing(finished):
@@ -90,7 +110,13 @@ def test_a_surprise_turns_red_after_page_and_tables_are_there(finished):
     assert flow.legs() == before, "it compares the same runs: nothing may be trained again"
     assert (flow.folder / "results/wrong/report.html").exists()
     assert not (flow.folder / "results/wrong/checked.txt").exists()
-    for word in ("cell:      gloo-w2-k6-r2-sigkill", "expected:  different", "got:       equal", "results/logs/leg/", "snakemake --cores"):
+    for word in (
+        "cell:      gloo-w2-k6-r2-sigkill",
+        "expected:  different",
+        "got:       equal",
+        "results/logs/leg/",
+        "snakemake --cores",
+    ):
         assert word in call.stdout
     again = flow.run("wrong")
     assert again.returncode == 1, "a surprise must stay red until it is understood"
