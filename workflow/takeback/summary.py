@@ -36,7 +36,7 @@ def log_of(leg: str) -> str:
 
 def command_of(resumed: str) -> str:
     """The one command that runs a cell's killed and resumed legs again."""
-    return f"snakemake --cores 2 --forcerun leg -- results/runs/{resumed}/events.parquet"
+    return f"snakemake --cores 2 results/runs/{resumed}/events.parquet --forcerun leg"
 
 
 def _surprise(row: dict[str, Any]) -> str:

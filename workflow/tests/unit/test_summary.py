@@ -34,7 +34,7 @@ def test_a_surprise_names_cell_expectation_result_reason_logs_and_the_command_an
         "got:       different from step 17 on, rng.torch first",
         "why:       from step 17 on",
         "logs:      results/logs/leg/kill-lost.log results/logs/leg/resume-lost.log",
-        "reproduce: snakemake --cores 2 --forcerun leg -- results/runs/resume-lost/events.parquet",
+        "reproduce: snakemake --cores 2 results/runs/resume-lost/events.parquet --forcerun leg",
         "",
         "x: 1 of 2 cells as predicted (1 equal, 1 different)",
     ]

@@ -98,7 +98,7 @@ def test_a_dry_run_makes_nothing_and_starts_nothing(tmp_path):
     flow = Flow(tmp_path, small=SMALL)
     call = flow.run("small", "--dry-run")
     assert call.returncode == 0
-    assert re.search(r"^leg +8$", call.stdout, re.M)
+    assert re.search(r"^leg +10$", call.stdout, re.M)
     assert not (tmp_path / "results").exists()
 
 
@@ -138,7 +138,7 @@ def test_an_edited_experiment_runs_only_what_is_new(finished, tmp_path):
     (more.folder / ".snakemake").symlink_to(flow.folder / ".snakemake")
     more.write("small", {**SMALL, "matrix": {**SMALL["matrix"], "kill_step": [6, 3]}})
     call = more.run("small", "--dry-run")
-    # One more kill step: one killed leg and its two resumes; the nccl include and the control take it too.
+    # One more kill step: a killed leg and its two resumes; the control and the nccl include take it too.
     assert re.search(r"^leg +(\d+)$", call.stdout, re.M)[1] == "6"
     assert "verdicts" in call.stdout
 
