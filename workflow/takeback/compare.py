@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,8 @@ def publish(experiment: Any, results: Path, runs: Path, reference: Path) -> None
     """Write the reference numbers of an experiment into the folder ``reference``.
 
     ``verdicts.tsv`` (cell, verdict, first step and state), ``losses.tsv`` (the bits of each loss of each
-    uninterrupted and each resumed leg) and ``provenance.json``: text, so that a change can be read in a diff.
+    uninterrupted and each resumed leg) and ``provenance.json``: text, so that a change can be read in a diff;
+    and the figures, for people.
 
     Args:
         experiment: takeback.experiment.Experiment.
@@ -38,6 +40,7 @@ def publish(experiment: Any, results: Path, runs: Path, reference: Path) -> None
         reference.mkdir(parents=True, exist_ok=True)
         verdicts.to_csv(reference / "verdicts.tsv", sep="\t", index=False)
         losses.to_csv(reference / "losses.tsv", sep="\t", index=False)
+        shutil.copytree(found / "figures", reference / "figures", dirs_exist_ok=True)
     except OSError as error:
         raise EvidenceError(f"{reference}: cannot be written: {error.strerror}") from None
     write_json(reference / "provenance.json", provenance)
