@@ -26,12 +26,12 @@ def processes() -> Iterator[str]:
         if process.pid in mine:
             continue
         try:
-            words = process.cmdline()
+            words, where = process.cmdline(), process.cwd()
             ours = (NAME in words and "leg" in words) or "TAKEBACK_RECORDS" in process.environ()
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
         if ours:
-            yield f"process {process.pid} ({process.status()}): {' '.join(words)[:120]}"
+            yield f"process {process.pid} in {where}: {' '.join(words)[:120]}"
 
 
 def mounts() -> Iterator[str]:

@@ -31,7 +31,7 @@ PATIENCE = 10.0  # s that a client has to say what it wants
 
 def start() -> None:
     """Start a pool for this process's jobs, which find it through their environment. Returns at once."""
-    name = f"takeback-{uuid.uuid4()}"
+    name = f"takeback-{os.getpid()}-{uuid.uuid4()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(f"\0{name}")
         listening.listen(128)

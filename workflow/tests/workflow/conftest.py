@@ -9,13 +9,3 @@ def finished(tmp_path_factory):
     """(the flow, the completed first call) of ``snakemake small``."""
     flow = Flow(tmp_path_factory.mktemp("small"), small=SMALL, wrong=WRONG)
     return flow, flow.run("small")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def nothing_is_left():
-    """Whatever the tests did, no process, socket, mount or shared memory of ours outlives them."""
-    from takeback.leftovers import leftovers
-
-    before = set(leftovers())
-    yield
-    assert set(leftovers()) - before == set()

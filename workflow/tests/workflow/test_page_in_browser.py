@@ -4,6 +4,7 @@ import browser
 import pytest
 import synthetic
 import synthetic_legs
+from flow import ROOT
 from takeback import evidence, provenance, report
 from takeback.figures.heatmap import heatmap
 from takeback.figures.overlay import overlay
@@ -46,3 +47,11 @@ def test_whatever_is_broken_on_a_page_is_noticed(page, tmp_path):
     bad.write_text(text)
     problems = browser.look(bad, tmp_path)
     assert [words for words in broken.values() if not any(words in found for found in problems)] == []
+
+
+def test_the_page_of_a_real_run_reads_in_every_view(finished):
+    """The screenshots stay in results/screenshots, to be looked at."""
+    flow, _ = finished
+    screenshots = ROOT / "results/screenshots"
+    screenshots.mkdir(exist_ok=True)
+    assert browser.look(flow.folder / "results/small/report.html", screenshots) == []

@@ -1,0 +1,26 @@
+"""For all tests: what a missing tool means, and that nothing is left."""
+
+import os
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left(tmp_path_factory):
+    """Whatever the tests did, no process, mount or shared memory of theirs outlives them."""
+    from takeback.leftovers import leftovers
+
+    yield
+    ours = str(tmp_path_factory.getbasetemp())
+    assert [line for line in leftovers() if ours in line or "has ended" in line] == []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """``TAKEBACK_REQUIRE=chromium,root`` turns a skip that names one of these into a failure."""
+    report = yield
+    required = [name for name in os.environ.get("TAKEBACK_REQUIRE", "").split(",") if name]
+    if report.skipped and any(name in str(report.longrepr) for name in required):
+        report.outcome = "failed"
+        report.longrepr = f"required by TAKEBACK_REQUIRE: {report.longrepr[-1]}"
+    return report
