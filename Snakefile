@@ -20,7 +20,7 @@ include: "workflow/rules/matrix.smk"
 
 rule all:
     input:
-        "results/kill_resume/checked.txt",
+        [f"results/{name}/checked.txt" for name in DEFAULT],
     localrule: True
 
 

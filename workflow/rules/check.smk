@@ -15,6 +15,8 @@ rule check:
     log:
         "results/{experiment}/logs/check.log",
     localrule: True
+    params:
+        sources=sources.digest("checkers"),
     message:
         "check the verdicts of {wildcards.experiment} against the predictions"
     # The summary is for the terminal; the log keeps a copy.

@@ -7,11 +7,13 @@ A mistake in an experiment ends here, in one line, before any job.
 """
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
 ROOT = Path(workflow.basedir)
-TAKEBACK = f"exec python -m takeback"
+# The interpreter that runs Snakemake is the one that has the package, whatever `python` is on the PATH.
+shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; ")
 
 
 def stop(message):
@@ -22,7 +24,7 @@ def stop(message):
 
 try:
     import takeback
-    from takeback import experiment as experiments, sources
+    from takeback import experiment as experiments, meaning, sources
 except ModuleNotFoundError as error:
     stop(f"{error.name} is not installed; run: python -m pip install -r envs/cpu.txt")
 if not Path(takeback.__file__).is_relative_to(ROOT):
@@ -30,6 +32,12 @@ if not Path(takeback.__file__).is_relative_to(ROOT):
         f"the installed takeback is that of another copy, {Path(takeback.__file__).parents[2]}; "
         "run here: python -m pip install -r envs/cpu.txt"
     )
+
+for folder in (Path.cwd(), Path("results").absolute()):
+    if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        stop(
+            f"{folder}: is no folder that can be written; name another: --directory FOLDER"
+        )
 
 FOLDER = Path(config.get("experiments", ROOT / "experiments"))
 FILES = {path.stem: path for path in sorted(FOLDER.glob("*.yaml"))}
@@ -42,6 +50,8 @@ try:
     EXPERIMENTS = {name: experiments.load(path, ROOT) for name, path in FILES.items()}
 except experiments.ExperimentError as error:
     stop(error)
+# What runs if nobody says what: one experiment here, all of them in a folder of the user's own.
+DEFAULT = ["kill_resume"] if "kill_resume" in EXPERIMENTS else list(EXPERIMENTS)
 LEGS = {leg: found for one in EXPERIMENTS.values() for leg, found in one.legs.items()}
 
 
@@ -80,5 +90,5 @@ def file_of(wildcards):
 
 wildcard_constraints:
     experiment="|".join(EXPERIMENTS),
-    backend="[a-z]+",
+    backend="|".join(meaning.modules("backends")),
     world="[0-9]+",

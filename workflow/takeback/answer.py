@@ -35,18 +35,21 @@ def answer(verdicts: pd.DataFrame) -> Answer:
     matrix, controls = ran[ran.control.isna()], ran[ran.control.notna()]
     surprises, absent = ran[ran.surprise], verdicts[verdicts.verdict == "not-run"]
     equal = int((matrix.verdict == "equal").sum())
+    partly = _not_compared(matrix[matrix.verdict == "equal"])
     more = []
     if len(controls):
         bad = int(controls.surprise.sum())
         many = len(controls) > 1
-        good = f"all {len(controls)} planted failures were caught" if many else "the planted failure was caught"
-        more.append(_sentence(good if not bad else f"{bad} of {len(controls)} planted failures came out otherwise"))
+        names = f"{len(controls)} negative controls" if many else "negative control"
+        planted = "(failures planted on purpose)" if many else "(a failure planted on purpose)"
+        good = f"{'all' if many else 'the'} {names} {planted} {'were' if many else 'was'} caught"
+        more.append(_sentence(good if not bad else f"{bad} of {names} {planted} came out otherwise"))
     if len(absent):
         more.append(f"{_count(len(absent), 'cell')} did not run: {_reasons(absent)}.")
     caught = len(controls) - int(controls.surprise.sum())
     numbers = (
-        (equal, len(matrix), "cells equal, bit for bit"),
-        *([(caught, len(controls), "planted failures caught")] if len(controls) else []),
+        (equal, len(matrix), "cells equal, bit for bit" + (" in what was compared" if partly else "")),
+        *([(caught, len(controls), "negative controls caught")] if len(controls) else []),
         (len(surprises), None, "surprise" if len(surprises) == 1 else "surprises"),
         *([(len(absent), None, "not run")] if len(absent) else []),
     )
@@ -57,13 +60,30 @@ def answer(verdicts: pd.DataFrame) -> Answer:
         more.insert(0, f"The first is {first.cell}: expected {first.expected}, got {first.verdict}; "
                     + _sentence(first.diagnosis, lower=True))  # fmt: skip
         sentence = f"{len(surprises)} of {_count(len(ran), 'cell')} came out other than predicted."
+        more += [_sentence(partly)] if partly else []
         return Answer("bad", "No.", sentence, tuple(more), numbers)
     if len(matrix) and equal == len(matrix):
         return Answer("good", "Yes.", f"{_where(matrix)}, the run is the same run, bit for bit, in "
-                      + (f"all {equal} cells." if equal > 1 else "the one cell."), tuple(more), numbers)  # fmt: skip
+                      + (f"all {equal} cells" if equal > 1 else "the one cell") + (f"; {partly}." if partly else "."),
+                      tuple(more), numbers)  # fmt: skip
     parts = listing(f"{count} {name}" for name, count in Counter(matrix.verdict).most_common())
-    sentence = f"{_where(matrix)}: {parts}, each as predicted." if len(matrix) else "Every planted failure was caught."
+    sentence = "Every negative control (a failure planted on purpose) was caught."
+    if len(matrix):
+        sentence = f"{_where(matrix)}: {parts}, each as predicted" + (f"; {partly}." if partly else ".")
     return Answer("good", "As predicted.", sentence, tuple(more if len(matrix) else more[1:]), numbers)
+
+
+def _not_compared(cells: pd.DataFrame) -> str:
+    """What "bit for bit" does not cover: ``in 4 cells no states were compared, only losses and samples``."""
+    kinds = {"losses": cells.steps_compared > 0, "states": cells.states_compared > 0,
+             "samples": cells.samples_equal.notna()}  # fmt: skip
+    rows = Counter(zip(*kinds.values(), strict=True))
+    parts = []
+    for there, count in rows.most_common():
+        yes, no = ([k for k, told in zip(kinds, there, strict=True) if told == wish] for wish in (True, False))
+        if no:
+            parts.append(f"in {_count(count, 'cell')} no {' and no '.join(no)} were compared, only {listing(yes)}")
+    return "; ".join(parts)
 
 
 def _where(cells: pd.DataFrame) -> str:

@@ -14,6 +14,7 @@ from takeback.bits import ulp_distance
 from takeback.evidence import EvidenceError, read_json, read_table, write_json
 
 _VERDICT = ["cell", "verdict", "first_step", "first_state"]
+_LEGS = ["reference", "killed", "resumed"]
 _LOSS = ["leg", "step", "loss_dtype", "loss_bits", "loss"]
 _SHOWN = 20  # lines of a kind; the rest is counted
 
@@ -21,9 +22,9 @@ _SHOWN = 20  # lines of a kind; the rest is counted
 def publish(experiment: Any, results: Path, runs: Path, reference: Path) -> None:
     """Write the reference numbers of an experiment into the folder ``reference``.
 
-    ``verdicts.tsv`` (cell, verdict, first step and state), ``losses.tsv`` (the bits of each loss of each
-    uninterrupted and each resumed leg) and ``provenance.json``: text, so that a change can be read in a diff;
-    and the figures, for people.
+    ``verdicts.tsv`` (cell, verdict, first step and state, ids of its legs), ``losses.tsv`` (the bits of each loss
+    of each uninterrupted and each resumed leg) and ``provenance.json`` (with the digest of the experiment): text,
+    so that a change can be read in a diff; and the figures, for people.
 
     Args:
         experiment: takeback.experiment.Experiment.
@@ -55,19 +56,30 @@ def compare(results: Path, reference: Path, runs: Path | None = None) -> tuple[s
         runs: folder of the legs; beside ``results`` if not given.
 
     Returns:
-        Text, and 0 if all agrees or a difference in hardware, software or sources explains other bits,
-        else 1. Another verdict is never explained: it has to hold everywhere.
+        Text, and 0 if all that both have agrees, or a difference in hardware, software or sources explains other
+        bits, else 1. Another verdict is never explained: it has to hold everywhere. Where both have nothing in
+        common, nothing was compared: one line that says so, and 1.
 
     Raises:
         EvidenceError: something is missing or broken.
     """
     verdicts, losses = _numbers(results, runs or results.parent / "runs")
-    published_verdicts = _read(reference / "verdicts.tsv", _VERDICT)
+    published_verdicts = _read(reference / "verdicts.tsv", [*_VERDICT, *_LEGS])
     published_losses = _read(reference / "losses.tsv", _LOSS)
-    why = explanation(read_json(results / "provenance.json"), read_json(reference / "provenance.json"))
-    lines, other = _compare_verdicts(verdicts, published_verdicts)
+    ours, theirs = (read_json(folder / "provenance.json") for folder in (results, reference))
+    for what, a, b in (
+        ("cell", published_verdicts.cell, verdicts.cell),
+        ("cell that ran", _ran(published_verdicts), _ran(verdicts)),
+        ("leg", published_losses.leg, losses.leg),
+    ):
+        if set(a).isdisjoint(b):
+            return f"nothing was compared: no {what} is in both, of {a.nunique()} and {b.nunique()}", 1
+    why = explanation(ours, theirs)
+    lines = _stale(ours, theirs, verdicts, published_verdicts)
+    lines += _only(published_verdicts.cell, verdicts.cell, "cells") + _only(published_losses.leg, losses.leg, "legs")
+    told, other = _compare_verdicts(verdicts, published_verdicts)
     more, bits = _compare_losses(losses, published_losses)
-    lines += more
+    lines += told + more
     if bits:
         lines += [f"explained by: {reason}" for reason in why] or [
             "NOT explained: fingerprint and sources are the same"
@@ -95,7 +107,9 @@ def _numbers(results: Path, runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         losses = read_table(runs / leg / "losses.parquet", "losses")
         losses = losses.sort_values(["step", "attempt", "rank"]).drop_duplicates("step", keep="first")
         tables.append(losses.assign(leg=leg)[_LOSS])
-    return verdicts[_VERDICT], pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=_LOSS)
+    return verdicts[[*_VERDICT, *_LEGS]], pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(
+        columns=_LOSS
+    )
 
 
 def _read(path: Path, columns: list[str]) -> pd.DataFrame:
@@ -114,7 +128,6 @@ def _compare_verdicts(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[list[st
         a, b = ran[f"{name}_theirs"], ran[f"{name}_ours"]
         same &= (a.isna() & b.isna()) | (a == b).fillna(False).astype(bool)
     lines = [f"verdicts: {int(same.sum())} of {len(ran)} cells agree with their first step and state"]
-    lines += _only(theirs.cell, ours.cell, "cell")
     if len(both) > len(ran):
         lines.append(f"  {len(both) - len(ran)} cells did not run on both machines")
     for row in ran[~same].head(_SHOWN).to_dict("records"):
@@ -131,7 +144,6 @@ def _compare_losses(ours: pd.DataFrame, theirs: pd.DataFrame) -> tuple[list[str]
     told = both._merge == "both"
     equal = told & (both.loss_bits_theirs == both.loss_bits_ours) & (both.loss_dtype_theirs == both.loss_dtype_ours)
     lines = [f"losses: {int(equal.sum()):,} of {len(both):,} have the same bits, in {len(legs)} legs"]
-    lines += _only(theirs.leg, ours.leg, "leg")
     different = both[~equal].sort_values("step", kind="stable")
     for leg, rows in list(different.groupby("leg", sort=False))[:_SHOWN]:
         first = rows.iloc[0]
@@ -148,8 +160,26 @@ def _far(first: Any) -> str:
     return f"there {int(ulp_distance(*bits, first.loss_dtype_ours)[0]):,} ULP"
 
 
+def _ran(verdicts: pd.DataFrame) -> pd.Series:
+    return verdicts.cell[verdicts.verdict != "not-run"]
+
+
+def _stale(ours: Mapping[str, Any], theirs: Mapping[str, Any], mine: Any, published: Any) -> list[str]:
+    """Whether the reference numbers are those of another experiment file, or of cells that were other runs."""
+    a, b = (one.get("experiment", {}).get("digest") for one in (theirs, ours))
+    lines = [f"published from another version of the experiment: digest {a} → {b}"] if a != b else []
+    both = published.merge(mine, on="cell", suffixes=("_theirs", "_ours"))
+    other = sum((both[f"{leg}_theirs"] != both[f"{leg}_ours"]) for leg in _LEGS) > 0
+    if other.any():
+        lines.append(
+            f"{int(other.sum())} of {len(both)} cells in both are made of other legs: other settings or faults"
+        )
+    return lines
+
+
 def _only(theirs: pd.Series, ours: pd.Series, what: str) -> list[str]:
-    """How many are on one side only: another experiment file or another trainer setting."""
-    counts = len(set(theirs) - set(ours)), len(set(ours) - set(theirs))
-    sides = ("in the reference", "in the results")
-    return [f"  {count} {what}s are {side} only" for count, side in zip(counts, sides, strict=True) if count]
+    """How few are in both, if not all are."""
+    counts = len({*theirs} & {*ours}), len({*theirs} - {*ours}), len({*ours} - {*theirs})
+    if not any(counts[1:]):
+        return []
+    return [f"{what} in both: {counts[0]}; in the reference only: {counts[1]}; in the results only: {counts[2]}"]

@@ -84,7 +84,7 @@ def write_table(
         pq.write_table(known, temporary)
         _sync(temporary)
         temporary.replace(path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, OverflowError, pa.ArrowException) as error:
         path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
         raise EvidenceError(f"{path}: cannot be written: {_line(error)}") from error
 

@@ -15,23 +15,27 @@ NAME = "takeback"
 def leftovers() -> list[str]:
     """One line a thing: processes, mounts, network namespaces, cgroups, sockets, shared memory, temporary files.
 
-    A workflow that runs right now shows up here too; ask when none does.
+    What belongs to a workflow that is still running is not left over, and not listed.
     """
     return [*processes(), *mounts(), *namespaces(), *cgroups(), *sockets(), *files()]
 
 
 def processes() -> Iterator[str]:
+    """Ours by their command or environment, with no Snakemake above them."""
     mine = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     for process in psutil.process_iter():
-        if process.pid in mine:
-            continue
         try:
             words, where = process.cmdline(), process.cwd()
-            ours = (NAME in words and "leg" in words) or "TAKEBACK_RECORDS" in process.environ()
+            ours = (NAME in words and {"leg", "pool"} & set(words)) or "TAKEBACK_RECORDS" in process.environ()
+            if ours and process.pid not in mine and not any(is_workflow(parent) for parent in process.parents()):
+                yield f"process {process.pid} in {where}: {' '.join(words)[:120]}"
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):
             continue
-        if ours:
-            yield f"process {process.pid} in {where}: {' '.join(words)[:120]}"
+
+
+def is_workflow(process: psutil.Process) -> bool:
+    """Whether a process is a running Snakemake."""
+    return any("snakemake" in word for word in process.cmdline())
 
 
 def mounts() -> Iterator[str]:
@@ -51,9 +55,11 @@ def cgroups() -> Iterator[str]:
 
 
 def sockets() -> Iterator[str]:
-    for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
-        if NAME in (path := line.split()[-1]).lower():
-            yield f"socket {path}"
+    """Sockets of a pool whose workflow, by the pid in their name, has ended."""
+    names = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()[1:]}
+    for name in sorted(names):
+        if (owner := re.match(rf"@{NAME}-(\d+)-", name)) and not psutil.pid_exists(int(owner[1])):
+            yield f"socket {name}"
 
 
 def files() -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -10,9 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from takeback import backends, evidence, launchers, provenance, records
+from takeback import backends, evidence, launchers, machine, records
 from takeback.errors import EvidenceError
 from takeback.launchers.recorder import Recorder
+
+NO_PLACE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST)
 
 
 def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = ()) -> None:
@@ -27,7 +30,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = (
         prepare(spec, folder)
         recorder = Recorder(folder / "records")
         backend = backends.get(spec["backend"])
-        environment = {**threads(spec), **backend.environment()}
+        environment = {**backend.environment(), **threads(spec)}
         os.environ.update(environment)  # before torch is imported: that is when they are read
         reason = why_not(spec, folder, backend)
         if reason:
@@ -36,6 +39,8 @@ def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = (
             launchers.get(spec["launcher"])(spec, folder, root, recorder, bound)
         seal(spec, folder, environment)
     except OSError as error:
+        if error.errno not in NO_PLACE:
+            raise
         raise EvidenceError(f"{error.filename or folder}: {error.strerror}; free space or make it writable") from error
 
 
@@ -77,7 +82,7 @@ def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> Non
     """Write the evidence; then no file of the leg is written any more."""
     rows = records.tables(folder / "records")
     described = [json.loads(row["detail"])["facts"] for row in rows["events"] if row["kind"] == "described"]
-    facts = provenance.of_leg(spec, described[0] if described else {}, environment)
+    facts = machine.of_leg(spec, described[0] if described else {}, environment)
     evidence.write_json(folder / "provenance.json", facts)
     for table in evidence.TABLES:  # events last: it says that the leg is whole
         evidence.write_table(
@@ -86,6 +91,32 @@ def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> Non
             rows[table],
             {"takeback.provenance": facts["id"], "takeback.leg": folder.name},
         )
+    print(account(rows["events"]))
     for path in folder.rglob("*"):
         if path.is_file():
             path.chmod(path.stat().st_mode & ~(stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH))
+
+
+def account(events: list[dict[str, Any]]) -> str:
+    """What happened in a run, for its log: what was struck, what was restored, how each rank ended."""
+    lines = []
+    for row in events:
+        detail = json.loads(row["detail"])
+        match row["kind"]:
+            case "not_run":
+                lines.append(f"not run: {detail['reason']}")
+            case "restored":
+                lines.append(f"rank {row['rank']}: restored step {row['step']}")
+            case "fault_fired":
+                ranks = ", ".join(str(victim["rank"]) for victim in detail["victims"])
+                lines.append(f"{detail['action']} of rank {ranks} at point {row['point']} of step {row['step']}")
+            case "error":
+                lines.append(f"rank {row['rank']}: {detail['type']}: {detail['text']}")
+            case "refused":
+                lines.append(f"rank {row['rank']}: refused: {detail['reason']}")
+            case "hang_detected":
+                lines.append(f"hung: rank {', '.join(map(str, detail['ranks']))}")
+            case "exited":
+                end = f"status {detail['status']}" if detail["signal"] is None else f"signal {detail['signal']}"
+                lines.append(f"rank {detail['of_rank']}: ended with {end}, by {detail['by']}")
+    return "\n".join(lines)

@@ -1,7 +1,12 @@
-"""Facts of this machine, of what is installed and of the package's sources; nothing here runs a kernel."""
+"""Facts of a leg: of this machine, of what is installed and of the package's sources; nothing here runs a kernel.
+
+A fingerprint holds what changes the bits of a kernel; two legs with the same fingerprint, source and
+settings are expected to have the same bits, and nothing else is.
+"""
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import subprocess
@@ -12,12 +17,43 @@ from pathlib import Path
 from typing import Any
 
 from takeback import __version__, sources
+from takeback.leg import digest
 
 _FEATURES = {
     *("avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16"),
     *("avx512_fp16", "amx_tile", "amx_bf16", "asimd", "asimddp", "bf16", "sve", "sve2", "i8mm"),
 }
 _PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "snakemake", "seaborn", "matplotlib")
+_FLAGS = re.compile(
+    r"(OMP|MKL|KMP|ATEN|CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|TORCH|XLA|TPU|JAX|LIBTPU|PYTHONHASHSEED)(_|$)"
+)
+
+
+def of_leg(spec: Mapping[str, Any], described: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+    """Facts of one leg, to be asked for in the process that launched it, after its ranks have ended.
+
+    Args:
+        spec: the leg as in ``leg.json``.
+        described: what its trainer told by ``probe.describe``.
+        environment: variables that its ranks were started with.
+    """
+    settings = spec["trainer"].get("settings", {})
+    facts = {
+        "fingerprint": fingerprint(spec, described, environment),
+        "host": {"os": platform.platform(), "machine": platform.machine(), "cores": str(os.cpu_count())},
+        "software": software(),
+        "source": source(),
+        "trainer": {"facts": dict(described), "settings": dict(settings)},
+        "flags": {k: v for k, v in sorted(environment.items()) if _FLAGS.match(k)}
+        | {name: told for name, told in bridge(described).items() if "deterministic" in name or "tf32" in name},
+    }
+    return {**facts, "id": digest(facts, 16)}
+
+
+def bridge(described: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What the ranks told of their backend and device, if they did."""
+    told = described.get("bridge")
+    return told if isinstance(told, Mapping) else {}
 
 
 def software() -> dict[str, str]:
@@ -30,13 +66,12 @@ def software() -> dict[str, str]:
 def fingerprint(
     spec: Mapping[str, Any], described: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, str]:
-    """What changes the bits of kernels, as a flat mapping; arguments as of :func:`provenance.of_leg`.
+    """What changes the bits of kernels, as a flat mapping; arguments as of :func:`of_leg`.
 
     What the ranks told of themselves (``bridge``, from their backend) counts before what this process sees.
     """
     model, features = _cpu()
-    told = described.get("bridge")
-    told = told if isinstance(told, Mapping) else {}
+    told = bridge(described)
     threads = told.get("threads") or environment.get("OMP_NUM_THREADS") or spec.get("hardware", {}).get("threads")
     found = {
         "device": model if told.get("device", "cpu") == "cpu" else told["device"],
@@ -44,7 +79,9 @@ def fingerprint(
         "cpu_capability": told.get("kernels") or _capability(environment),
         "cpu_features": features,
         "threads": threads,
-        "bridge": f"{told['backend']}, {told.get('version')}" if "backend" in told else _bridge(spec["backend"]),
+        "bridge": f"{told['backend']}, {told.get('version')}"
+        if "backend" in told
+        else f"{spec['backend']} (not told by the trainer)",
         "python": platform.python_version(),
         "torch": version("torch"),
         "numpy": version("numpy"),
@@ -81,17 +118,6 @@ def _capability(environment: Mapping[str, str]) -> str:
     return cpu.get_cpu_capability()
 
 
-def _bridge(backend: str) -> str:
-    if backend == "nccl":
-        try:
-            from torch.cuda import nccl
-
-            return "nccl " + ".".join(map(str, nccl.version()))
-        except (ImportError, AttributeError, RuntimeError):
-            return "nccl, not in this torch"
-    return f"{backend} of torch {version('torch') or 'unknown'}"
-
-
 def version(package: str) -> str | None:
     """Version of an installed package, or None."""
     try:
@@ -105,7 +131,7 @@ def source() -> dict[str, Any]:
     """Commit of the checkout that holds the package's sources, if one does, and their digests by role."""
     digests = {role: sources.digest(role) for role in ("trainer", "nemesis")}
     commit = modified = None
-    if _git("ls-files", "--", "provenance.py"):
+    if _git("ls-files", "--", "machine.py"):
         commit, modified = _git("rev-parse", "HEAD"), bool(_git("status", "--porcelain", "--", ".", "../schemas"))
     return {"commit": commit or None, "modified": modified, "digests": digests}
 

@@ -19,6 +19,7 @@ DEFAULTS = {
     "fault": "sigkill",
 }
 SETTINGS = ("trainer", "resume_trainer")
+AFTER_A_SAVE = ("save.pointer", "saved")  # points of the reference trainer at which the step's checkpoint counts
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def slug(fault: str | Mapping[str, Any]) -> str:
 
 
 def cell_id(axes: Mapping[str, Any]) -> str:
-    """Readable id: ``gloo-w4-k8@saved-r2-sigkill-resume.forget=optimizer`` in the letters of a file name."""
+    """Readable id, in the letters of a file name: ``gloo-w4-k8-saved-r2-sigkill-resume_forget=optimizer``."""
     point = "" if axes["point"] == DEFAULTS["point"] else f"-{axes['point']}"
     words = [
         axes["backend"],
@@ -122,28 +123,28 @@ def cell_id(axes: Mapping[str, Any]) -> str:
 
 
 def cell_of(
-    axes: dict[str, Any], *, trainer: dict[str, Any], expect: Expectation, control: str | None, deadline: float
+    axes: dict[str, Any],
+    *,
+    trainer: dict[str, Any],
+    usual: Mapping[str, Any] | None,
+    expect: Expectation,
+    control: str | None,
+    deadline: float,
 ) -> Cell:
-    """The legs of one point: reference and its twin, the killed run, the resumed run."""
+    """The legs of one point: reference and its twin, the killed run, the resumed run.
+
+    Args:
+        usual: all settings of the reference trainer with the values they have if nobody sets them;
+            None for a trainer whose settings nobody here knows the meaning of.
+    """
     settings = dict(trainer["settings"]) | chosen(axes, "trainer")
-    world, resume_world = axes["world"], axes["resume_world"]
 
     def leg(world: int, extra: Mapping[str, Any] = {}, **more: Any) -> Leg:
         return Leg({**trainer, "settings": settings | extra}, axes["backend"], world, deadline=deadline, **more)
 
     fault = {"id": "0", **axes["fault"], "point": axes["point"], "step": axes["kill_step"], "attempt": 0}
-    killed = leg(world, faults=(fault,))
-    resumed = leg(resume_world, chosen(axes, "resume_trainer"), parent=killed)
-
-    if world == resume_world:
-        against, launched, extra = "same topology", world, {}
-    elif settings.get("reduction", "fixed-order") == "fixed-order":
-        against, launched, extra = "changed topology, fixed-order reduction", world, {}
-    else:
-        # The backend's own sum has other bits at another world size: compare with an undisturbed run
-        # whose state is moved in memory, never through a file, at the step of the newest checkpoint.
-        against, launched = "changed topology, handover control", max(world, resume_world)
-        extra = {"handover": f"{world}:{newest_save(axes, settings)}:{resume_world}"}
+    killed = leg(axes["world"], faults=(fault,))
+    against, launched, extra = reference_of(axes, usual and {**usual, **settings})
     return Cell(
         id=cell_id(axes),
         control=control,
@@ -151,18 +152,30 @@ def cell_of(
         reference=leg(launched, extra),
         twin=leg(launched, extra, repeat=1),
         killed=killed,
-        resumed=resumed,
+        resumed=leg(axes["resume_world"], chosen(axes, "resume_trainer"), parent=killed),
         expect=expect,
         against=against,
     )
 
 
+def reference_of(axes: Mapping[str, Any], settings: Mapping[str, Any] | None) -> tuple[str, int, dict[str, Any]]:
+    """What a cell is compared with: in words, on how many ranks, with which further settings."""
+    world, resume_world = axes["world"], axes["resume_world"]
+    if world == resume_world:
+        return "same topology", world, {}
+    if settings is None:
+        return "changed topology, the trainer's own reduction", world, {}
+    if settings["reduction"] == "fixed-order":
+        return "changed topology, fixed-order reduction", world, {}
+    # The backend's own sum has other bits at another world size: compare with an uninterrupted run whose
+    # state is moved in memory, never through a file, at the step of the newest checkpoint.
+    step = axes["kill_step"] if axes["point"] in AFTER_A_SAVE else axes["kill_step"] - 1
+    saved = step // settings["save_every"] * settings["save_every"]
+    if saved == 0:
+        return "changed topology, nothing saved to hand over", resume_world, {}
+    handover = {"handover": f"{world}:{saved}:{resume_world}"}
+    return "changed topology, handover control", max(world, resume_world), handover
+
+
 def chosen(axes: Mapping[str, Any], group: str) -> dict[str, Any]:
     return {axis.partition(".")[2]: value for axis, value in axes.items() if axis.startswith(group + ".")}
-
-
-def newest_save(axes: Mapping[str, Any], settings: Mapping[str, Any]) -> int:
-    """Step of the newest checkpoint that is complete when the fault strikes."""
-    every = settings.get("save_every", 4)
-    step = axes["kill_step"] if axes["point"] == "saved" else axes["kill_step"] - 1
-    return step // every * every

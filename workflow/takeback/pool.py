@@ -21,12 +21,18 @@ import sys
 import traceback
 import uuid
 from pathlib import Path
+from typing import Any
 
-from takeback import backends, leg_job, machine, pool_client
+from takeback import leg_job, machine, pool_client
 from takeback.errors import TakebackError
 from takeback.launchers import local, process
 
 PATIENCE = 10.0  # s that a client has to say what it wants
+
+
+def is_wanted(config: dict[str, Any]) -> bool:
+    """Whether a workflow is to have a pool: ``--config warm=false`` arrives as a text."""
+    return str(config.get("warm", True)).lower() not in ("false", "no", "off", "0")
 
 
 def start() -> None:
@@ -45,16 +51,10 @@ def start() -> None:
             "--parent",
             str(os.getpid()),
         ]
-        subprocess.Popen(words, pass_fds=[listening.fileno()], env=environment(), start_new_session=True)
+        subprocess.Popen(
+            words, pass_fds=[listening.fileno()], env={**os.environ, **leg_job.IMPORT_TIME}, start_new_session=True
+        )
     os.environ[pool_client.VARIABLE] = name
-
-
-def environment() -> dict[str, str]:
-    """What any leg's backend wants to be set before torch is imported; the pool serves them all."""
-    wanted = dict(os.environ)
-    for name in backends.names():
-        wanted |= backends.get(name).environment()
-    return wanted | leg_job.IMPORT_TIME
 
 
 def serve(descriptor: int, parent: int) -> None:
@@ -106,11 +106,13 @@ def fork(connection: socket.socket, listening: socket.socket, version: list[str]
         return
     status = 70
     try:
-        process.die_with_parent(pool)
+        bound = process.descriptor_of_parent(pool)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         listening.close()
-        status = answer(connection, version)
+        status = answer(connection, version, bound)
+    except SystemExit as end:
+        print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:
@@ -119,35 +121,32 @@ def fork(connection: socket.socket, listening: socket.socket, version: list[str]
         os._exit(status)
 
 
-def answer(connection: socket.socket, version: list[str]) -> int:
+def answer(connection: socket.socket, version: list[str], pool: int) -> int:
     """Read one request and run it; what can't be served is answered with ``cold``."""
     _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user != os.getuid():
         return 1
     connection.settimeout(PATIENCE)
+    lines = connection.makefile("r", encoding="utf-8")
     try:
         _, descriptors, *_ = socket.recv_fds(connection, 1, 2)
-        with connection.makefile("r", encoding="utf-8") as lines:
-            request = json.loads(lines.readline())
-        serves = (
-            len(descriptors) == 2
-            and request["version"] == version
-            and leg_job.threads(request["spec"]).items() <= os.environ.items()
-        )
+        request = json.loads(lines.readline())
         spec, folder, root = request["spec"], Path(request["folder"]), Path(request["root"])
+        same = request["version"] == version and leg_job.threads(spec).items() <= os.environ.items()
+        serves = same and len(descriptors) == 2
     except (OSError, ValueError, KeyError, TypeError):
         serves = False
-    connection.settimeout(None)
-    if not serves:
-        connection.sendall(b"cold\n")
+    connection.sendall(b"started\n" if serves else b"cold\n")
+    # The client may have lost its patience, and be at work in the same folder by now: it must say that it waits.
+    if not serves or lines.readline() != "go\n":
         return 0
-    connection.sendall(b"started\n")
+    connection.settimeout(None)
     for number, descriptor in zip((1, 2), descriptors, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)
     status = 0
     try:
-        leg_job.run(spec, folder, root, [connection.fileno()])
+        leg_job.run(spec, folder, root, [connection.fileno(), pool])
     except TakebackError as error:
         print(f"takeback: {error}", file=sys.stderr)
         status = 1

@@ -10,6 +10,7 @@ from typing import Any
 
 from takeback import sources
 
+PATIENCE = 60.0  # s until a pool that is still importing has answered
 VARIABLE = "TAKEBACK_POOL"  # name of the pool's socket, in the environment of the workflow's jobs
 
 
@@ -27,6 +28,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path) -> int | None:
         return None
     request = {"version": version(), "spec": spec, "folder": str(folder), "root": str(root)}
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(PATIENCE)
         try:
             connection.connect(f"\0{name}")
             socket.send_fds(connection, [b"\0"], [1, 2])
@@ -34,8 +36,10 @@ def run(spec: dict[str, Any], folder: Path, root: Path) -> int | None:
             answers = connection.makefile("r", encoding="utf-8")
             if answers.readline() != "started\n":
                 return None
-        except OSError:  # no such pool any more
+            connection.sendall(b"go\n")
+        except OSError:  # no such pool any more, or one that does not answer
             return None
+        connection.settimeout(None)
         word, _, status = answers.readline().strip().partition(" ")
         if word != "status":
             print("takeback: the supervisor of this run ended without an answer; run snakemake again", flush=True)

@@ -18,6 +18,7 @@ known by the methods that it has.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -51,8 +52,16 @@ def connect() -> None:
     _armed = json.loads(os.environ.get("TAKEBACK_ARMED", "[]"))
     path = os.path.join(folder, f"attempt{attempt}-rank{_rank}.jsonl")
     _file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    if sys.excepthook is not _tell_error:
+        _tell_error.then = sys.excepthook
+        sys.excepthook = _tell_error
     # A worker process of a DataLoader inherits nothing of this: only ranks tell.
     os.register_at_fork(after_in_child=_disconnect)
+
+
+def _tell_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    record("error", type=kind.__name__, text=str(error))
+    _tell_error.then(kind, error, trace)
 
 
 def _disconnect() -> None:
@@ -70,7 +79,9 @@ def record(kind: str, **fields: Any) -> None:
     if _file is None:
         return
     line = {"kind": kind, "pid": os.getpid(), "mono": time.monotonic(), "wall": time.time(), **fields}
-    os.write(_file, (json.dumps(line, default=str) + "\n").encode())
+    data = (json.dumps(line, default=str) + "\n").encode()
+    if os.write(_file, data) != len(data):
+        raise OSError(errno.ENOSPC, "a record was written in part: the disk is full")
 
 
 def describe(**facts: Any) -> None:
@@ -93,7 +104,8 @@ def restored(step: int, *, epoch: int | None = None, state: Mapping[str, Any] | 
     """
     if _file is None:
         return
-    record("restored", step=step, epoch=epoch)
+    step = int(step)
+    record("restored", step=step, epoch=None if epoch is None else int(epoch))
     if state is not None:
         digest("loaded", step, state)
     point("restored", step)
@@ -103,7 +115,7 @@ def step(
     step: int,
     loss: Any,
     *,
-    epoch: int = 0,
+    epoch: int | None = None,
     samples: Iterable[int] = (),
     micro_batches: int = 1,
     lr: float | None = None,
@@ -115,8 +127,8 @@ def step(
     Args:
         loss: the global loss. Give the tensor: its bits are recorded in its own dtype.
             A Python float is recorded as float64.
-        epoch: the epoch that the step belongs to, counted from 0.
-        samples: ids of the samples that THIS rank consumed in this step (not prefetched ones).
+        epoch: the epoch that the step belongs to, counted from 0; without it nothing is said of epochs.
+        samples: ids of the samples that THIS rank consumed in this step (not prefetched ones), as integers.
         micro_batches: how many micro-batches this rank ran.
         lr: learning rate of the first parameter group in this step.
         grad_norm: norm before clipping, a tensor or a float.
@@ -124,16 +136,17 @@ def step(
     """
     if _file is None:
         return
+    step = int(step)
     bits, dtype = float_bits(loss)
     norm_bits, _ = float_bits(grad_norm) if grad_norm is not None else (None, None)
     record(
         "step",
         step=step,
-        epoch=epoch,
-        micro_batches=micro_batches,
+        epoch=-1 if epoch is None else int(epoch),
+        micro_batches=int(micro_batches),
         loss_bits=bits,
         loss_dtype=dtype,
-        lr=lr,
+        lr=None if lr is None else float(lr),
         grad_norm=None if grad_norm is None else float(grad_norm),
         grad_norm_bits=norm_bits,
         samples=[int(i) for i in samples],
@@ -147,6 +160,7 @@ def saved(step: int, *, state: Mapping[str, Any] | None = None) -> None:
     """The checkpoint of ``step`` completed steps is complete: a later start may find it."""
     if _file is None:
         return
+    step = int(step)
     record("saved", step=step)
     if state is not None:
         digest("saved", step, state)
@@ -157,6 +171,7 @@ def finished(step: int, *, state: Mapping[str, Any] | None = None) -> None:
     """The loop has ended after ``step`` completed steps."""
     if _file is None:
         return
+    step = int(step)
     record("finished", step=step)
     if state is not None:
         digest("end", step, state)

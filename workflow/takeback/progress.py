@@ -11,6 +11,7 @@ from pathlib import Path
 from takeback.experiment import Experiment
 
 EVERY = 5.0  # s between two looks
+ENOUGH = 8  # runs that have ended before a time is told: the first ones say little
 
 
 class Progress(threading.Thread):

@@ -1,56 +1,20 @@
-"""Provenance: on what a leg ran, and which comparisons an experiment really made.
-
-A fingerprint holds what changes the bits of a kernel; two legs with the same fingerprint, source and
-settings are expected to have the same bits, and nothing else is.
-"""
+"""Provenance: what all legs of an experiment share, where they differ, and which comparisons were really made."""
 
 from __future__ import annotations
 
 import csv
-import os
-import platform
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from takeback import machine
+from takeback.answer import listing
 from takeback.evidence import read_json, write_json
 from takeback.leg import digest
 
 if TYPE_CHECKING:
     import pandas as pd
-
-_FLAGS = re.compile(
-    r"(OMP|MKL|KMP|ATEN|CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|TORCH|XLA|TPU|JAX|LIBTPU|PYTHONHASHSEED)(_|$)"
-)
-
-
-def of_leg(spec: Mapping[str, Any], described: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
-    """Facts of one leg, to be asked for in the process that launched it, after its ranks have ended.
-
-    Args:
-        spec: the leg as in ``leg.json``.
-        described: what its trainer told by ``probe.describe``.
-        environment: variables that its ranks were started with.
-    """
-    settings = spec["trainer"].get("settings", {})
-    facts = {
-        "fingerprint": machine.fingerprint(spec, described, environment),
-        "host": {"os": platform.platform(), "machine": platform.machine(), "cores": str(os.cpu_count())},
-        "software": machine.software(),
-        "source": machine.source(),
-        "trainer": {"facts": dict(described), "settings": dict(settings)},
-        "flags": {k: v for k, v in sorted(environment.items()) if _FLAGS.match(k)}
-        | {name: told for name, told in _bridge(described).items() if "deterministic" in name or "tf32" in name},
-    }
-    return {**facts, "id": digest(facts, 16)}
-
-
-def _bridge(described: Mapping[str, Any]) -> Mapping[str, Any]:
-    told = described.get("bridge")
-    return told if isinstance(told, Mapping) else {}
 
 
 def of_experiment(experiment: Any, verdicts: pd.DataFrame, legs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -59,7 +23,7 @@ def of_experiment(experiment: Any, verdicts: pd.DataFrame, legs: Iterable[Mappin
     Args:
         experiment: takeback.experiment.Experiment.
         verdicts: one row a cell; the column ``comparison`` tells what was really compared.
-        legs: provenance of each leg that ran (:func:`of_leg`); empty ones are skipped.
+        legs: provenance of each leg that ran (:func:`takeback.machine.of_leg`); empty ones are skipped.
     """
     flat = [{k: v for k, v in flatten(leg).items() if k != "id"} for leg in legs if leg]
     values: dict[str, Counter] = {}
@@ -83,8 +47,8 @@ def of_experiment(experiment: Any, verdicts: pd.DataFrame, legs: Iterable[Mappin
             "seeds": ", ".join(seeds) or "not told",
         },
         "comparisons": comparisons(verdicts),
-        "fingerprints": "no leg ran" if not flat else "the same in all legs" if not differ
-        else "the legs DIFFER in " + ", ".join(key.partition(".")[2] for key in differ),
+        "fingerprints": "no run took place" if not flat else "the same in all runs" if not differ
+        else "the runs DIFFER in " + ", ".join(key.partition(".")[2] for key in differ),
         **shared,
     }  # fmt: skip
     return {**found, "id": digest(found, 16)}
@@ -92,31 +56,70 @@ def of_experiment(experiment: Any, verdicts: pd.DataFrame, legs: Iterable[Mappin
 
 _ONE = r"\d[\d,]*\d|\d"
 _NUMBERS = re.compile(rf"(?<![\w.-])(?:{_ONE})(?:[\u2013-]\d+)?(?:, \d+(?:-\d+)?)*(?![\w.])")
+_REFERENCE = {
+    "same topology": "the uninterrupted run at the same world",
+    "changed topology, fixed-order reduction": "the uninterrupted run at the world before the kill, with"
+    " gradients added in a fixed order",
+    "changed topology, handover control": "an uninterrupted run whose state is moved to the new world in memory",
+}
 
 
 def comparisons(verdicts: pd.DataFrame) -> list[dict[str, Any]]:
-    """The comparisons that were made, from the column ``comparison``; what differs in numbers alone becomes one.
+    """The comparisons that were made: in words, one entry a kind of topology and backend, most cells first.
 
-    Each is ``{"cells": how many, "comparison": which sides, "parts": [{"cells", "comparison"}, …]}``, the most
-    frequent first; a number that varies from cell to cell is given by its values or its range.
+    Each is ``{"cells": how many, "words": one or two sentences, "parts": [{"cells", "comparison"}, …]}``. The
+    parts are the clauses of the column ``comparison``; those that differ in numbers alone become one, and a
+    number that varies from cell to cell is given by its values or its range.
+
+    Args:
+        verdicts: one row a cell (workflow/schemas/verdicts.schema.yaml).
     """
-    sides: dict[str, list[tuple[str, str]]] = {}
-    for text in verdicts.comparison.dropna():
-        # "same topology, gloo: resumed leg (world 2) against …: fault receipts of …; losses of …; …"
-        topology, _, rest = text.partition(": ")
-        which, _, what = rest.partition(": ")
-        head = f"{topology}: {which}" if which else topology
-        sides.setdefault(_NUMBERS.sub("\0", head), []).append((head, what))
+    # "same topology, gloo: resumed leg (world 2) against …: fault receipts of …; losses of …; …"
+    heads = verdicts.comparison.fillna("nothing was compared").str.split(": ", n=1).str[0]
     found = []
-    for pairs in sides.values():
-        parts: dict[str, list[str]] = {}
-        for clause in (clause for _, what in pairs for clause in what.split("; ") if clause):
-            singular = re.sub(r"(?<=[a-z])s\b", "", _NUMBERS.sub("\0", clause))
-            parts.setdefault(singular, []).append(clause)
-        head = _merge([head for head, _ in pairs])
-        found.append({"cells": len(pairs), "comparison": head, "parts": [
-            {"cells": len(clauses), "comparison": _merge(clauses)} for clauses in parts.values()]})  # fmt: skip
-    return sorted(found, key=lambda one: -one["cells"])
+    for head, cells in verdicts.groupby(heads, sort=False):
+        clauses: dict[str, list[str]] = {}
+        for text in cells.comparison.dropna():
+            for clause in text.split(": ", 2)[-1].split("; ") if ": " in text else ():
+                singular = re.sub(r"(?<=[a-z])s\b", "", _NUMBERS.sub("\0", clause))
+                clauses.setdefault(singular, []).append(clause)
+        words = _words(str(head), cells, [clause for same in clauses.values() for clause in same])
+        parts = [{"cells": len(same), "comparison": _merge(same)} for same in clauses.values()]
+        found.append({"cells": len(cells), "words": words, "parts": parts})
+    return sorted(found, key=lambda one: (not one["parts"], -one["cells"]))
+
+
+def _words(head: str, cells: pd.DataFrame, clauses: list[str]) -> str:
+    """The comparison of one kind as a sentence or two, from what the cells say that they compared."""
+    many, controls = len(cells), int(cells.control.notna().sum())
+    count = _cells(many)
+    if not clauses:
+        reasons = list(dict.fromkeys(cells.diagnosis.str.removeprefix("not run: ").str.rstrip(".")))
+        return f"In {count} nothing was compared: {'; '.join(reasons[:2])}{'; …' if len(reasons) > 2 else ''}."
+    kind, _, backend = head.rpartition(", ")
+    worlds = re.findall(r"resumed leg \(world (\d+)\)", "\n".join(cells.comparison))
+    dtypes = listing(dict.fromkeys(re.findall(r"^losses of .* as (.+?) bits", "\n".join(clauses), re.M)))
+    done = (
+        (f"{cells.steps_compared.sum():,} losses as {dtypes or 'unknown'} bits", cells.steps_compared > 0),
+        (f"{cells.states_compared.sum():,} state digests by name", cells.states_compared > 0),
+        ("the samples of every step", cells.samples_equal.notna()),
+    )
+    what = [
+        words + ("" if there.sum() == many else f" (in {_cells(there.sum())})") for words, there in done if there.any()
+    ]
+    twins = sum(clause.startswith("twin with reference") for clause in clauses)
+    first = "" if twins == many else f" in {_cells(twins)}"
+    return (
+        f"{kind[:1].upper()}{kind[1:]} on {backend}, {count}"
+        + (f", {controls} of them {'a negative control' if controls == 1 else 'negative controls'}" if controls else "")
+        + f": the run resumed{' at world ' + _span(worlds) if worlds else ''} was compared with "
+        + f"{_REFERENCE.get(kind, 'the uninterrupted run')}: {listing(what) or 'receipts only'}."
+        + (f" Before that, two uninterrupted runs were compared with each other{first}." if twins else "")
+    )
+
+
+def _cells(number: int) -> str:
+    return f"{number:,} cell{'' if number == 1 else 's'}"
 
 
 def _merge(texts: list[str]) -> str:
@@ -126,7 +129,7 @@ def _merge(texts: list[str]) -> str:
     return "".join(piece + span for piece, span in zip(pieces, [*spans, ""], strict=True))
 
 
-def _span(values: tuple[str, ...]) -> str:
+def _span(values: Iterable[str]) -> str:
     """``4``, ``1, 2 or 4``, ``120 … 480``."""
     distinct = sorted(set(values), key=lambda text: [int(n) for n in re.findall(r"\d+", text.replace(",", ""))])
     if len(distinct) < 2 or len(distinct) > 5:

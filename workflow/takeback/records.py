@@ -17,7 +17,7 @@ SUPERVISOR = -1
 def tables(folder: Path) -> dict[str, list[dict[str, Any]]]:
     """Rows of ``losses``, ``ledger``, ``digests`` and ``events`` from the record files in a folder.
 
-    A last line that was cut by the end of its process is dropped, and an event ``torn_record`` says so.
+    A line that was cut, by the end of its process or by a full disk, is dropped, and an event ``torn_record`` says so.
     """
     rows: dict[str, list[dict[str, Any]]] = {"losses": [], "ledger": [], "digests": [], "events": []}
     for path in sorted(folder.glob("*.jsonl")):
@@ -43,14 +43,18 @@ def tables(folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The records of one file; a torn last one becomes a ``torn_record``."""
+    """The records of one file; a torn one becomes a ``torn_record``."""
     last: dict[str, Any] = {"pid": 0, "mono": 0.0, "wall": 0.0}
     for line in path.read_bytes().splitlines(keepends=True):
-        if not line.endswith(b"\n"):
+        try:
+            record = json.loads(line)
+            if not line.endswith(b"\n"):
+                raise ValueError("no end of line")
+        except ValueError:
             yield {**{key: last[key] for key in ("pid", "mono", "wall")}, "kind": "torn_record", "bytes": len(line)}
-            return
-        last = json.loads(line)
-        yield dict(last)
+            continue
+        last = record
+        yield dict(record)
 
 
 def event(owner: dict[str, int], record: dict[str, Any], bare: bool = False) -> dict[str, Any]:

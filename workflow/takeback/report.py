@@ -15,11 +15,13 @@ from takeback import __version__
 from takeback.answer import answer
 from takeback.evidence import EvidenceError, read_json, read_table
 from takeback.figures import style
+from takeback.sheet import rest, sheet
 from takeback.summary import command_of, log_of
 
 TEMPLATES = Path(__file__).parents[1] / "report"
 MEANING = {
-    "equal": "Every loss, state and sample that was compared has the bits of the uninterrupted run.",
+    "equal": "Every loss, state and sample that was compared has the bits of the uninterrupted run. All cells lists "
+    "how many were compared; what was not compared is not covered.",
     "different": "Something differs; the first step and the first state by name are given.",
     "refused": "The run stopped with a clear error instead of going on wrongly.",
     "hung": "The deadline passed without an end.",
@@ -46,7 +48,7 @@ def write(experiment: Any, folder: Path) -> Path:
         figures = {path.stem: Markup(style.inline(path)) for path in sorted((folder / "figures").glob("*.svg"))}
     except (OSError, ValueError) as error:
         raise EvidenceError(f"{folder}: findings or figures can't be read: {error}; run snakemake again") from None
-    absent = [figures.pop(name) and name for name in list(figures) if "did not run" in figures[name]]
+    overlays, absent = places(verdicts)
     rows, provenance = records(verdicts), read_json(folder / "provenance.json")
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
@@ -55,25 +57,25 @@ def write(experiment: Any, folder: Path) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"breakable": breakable, "sheet": sheet}
+    environment.filters["breakable"] = breakable
     page = environment.get_template("page.html.j2").render(
         experiment=experiment,
         answer=answer(verdicts),
         findings=findings.to_dict("records"),
-        heatmap=figures.pop("verdicts", None),
-        overlays=figures,
-        absent=[name.removeprefix("overlay-").replace("-w", " at world ") for name in absent],
+        heatmap=figures.get("verdicts"),
+        overlays={name: figures[f"overlay-{name}"] for name in overlays if f"overlay-{name}" in figures},
+        absent=absent,
         controls=[row for row in rows if row["control"]],
         surprises=[
-            {**row, "log": log_of(row["resumed"]), "command": command_of(row["resumed"])}
+            {**row, "log": log_of(row["resumed"]), "command": command_of(experiment.name, row["resumed"])}
             for row in rows
             if row["surprise"]
         ],
         times=[times(verdicts, "detect_s", "world"), times(verdicts, "restart_s", "resume_world")],
         groups=groups(rows),
         provenance=provenance,
-        settings={key: value for key, value in provenance.get("trainer", {}).items() if key.startswith("settings.")},
-        source=source(provenance.get("source", {})),
+        sheet=sheet(provenance),
+        rest=rest(provenance),
         verdicts=style.VERDICTS,
         meaning=MEANING,
         css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
@@ -95,26 +97,18 @@ def breakable(name: str) -> Markup:
     return Markup(str(escape(name)).replace(".", ".<wbr>").replace("_", "_<wbr>"))
 
 
-def sheet(facts: dict[str, str]) -> list[tuple[str, str, int]]:
-    """(name, text, how many) of a flat mapping; dotted keys with the same beginning share one line."""
-    lines: dict[str, list[str]] = {}
-    for key, value in facts.items():
-        name, _, rest = key.partition(".")
-        lines.setdefault(name, []).append(f"{rest} {value}".strip())
-    return [
-        (name if name.isupper() else name.replace("_", " "), ", ".join(words), len(words))
-        for name, words in lines.items()
-    ]
-
-
-def source(facts: dict[str, str]) -> dict[str, str]:
-    """Commit in words, and the digests of the sources by role."""
-    commit = "not from a commit" if facts.get("commit", "None") == "None" else facts["commit"]
-    changed = ", with changes since" if "True" in facts.get("modified", "") else ""
-    digests = {
-        key.replace("digests.", "digest of "): value for key, value in facts.items() if key.startswith("digests.")
-    }
-    return {"commit": commit + changed, **digests}
+def places(verdicts: pd.DataFrame) -> tuple[list[str], list[str]]:
+    """Names (``gloo-w2``) of the overlays to show, and ``gloo at world 2`` where no cell of the matrix ran."""
+    if not {"backend", "world"} <= set(verdicts):
+        return [], []
+    matrix = verdicts[verdicts.control.isna()]
+    shown, absent = [], []
+    for (backend, world), cells in matrix.groupby(["backend", "world"]):
+        if (cells.verdict == "not-run").all():
+            absent.append(f"{backend} at world {world}")
+        else:
+            shown.append(f"{backend}-w{world}")
+    return shown, absent
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -147,7 +141,7 @@ def groups(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         world, resume = row.get("world"), row.get("resume_world")
-        name = "planted failures" if row["control"] else f"{row.get('backend') or ''} {world} → {resume or world}"
+        name = "negative controls" if row["control"] else f"{row.get('backend') or ''} {world} → {resume or world}"
         found.setdefault(name.strip(), []).append(row)
     order = list(style.VERDICTS)
     return [

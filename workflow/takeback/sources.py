@@ -10,20 +10,22 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent
 SCHEMAS = "../schemas"
 TABLES = tuple(f"{SCHEMAS}/{table}.schema.yaml" for table in ("losses", "ledger", "digests", "events"))
-EVIDENCE = ("probe.py", "records.py", "evidence.py", "provenance.py", "machine.py", *TABLES)
+EVIDENCE = ("probe.py", "records.py", "evidence.py", "machine.py", *TABLES)
 ROLES = {
     "trainer": ("trainers", "backends", "probe.py"),
-    "nemesis": ("faults", "launchers", "pool.py", "leg_job.py", "leg.py", *EVIDENCE),
+    "nemesis": ("faults", "launchers", "pool.py", "pool_client.py", "leg_job.py", "leg.py", *EVIDENCE),
     "checkers": (
         "checkers",
         "verdicts.py",
         "bits.py",
         "matrix.py",
         "experiment.py",
+        "document.py",
+        "meaning.py",
         "evidence.py",
         f"{SCHEMAS}/verdicts.schema.yaml",
     ),
-    "page": ("figures", "report.py", "answer.py", "provenance.py", "evidence.py", "../report"),
+    "page": ("figures", "report.py", "summary.py", "answer.py", "provenance.py", "evidence.py", "../report"),
 }
 
 
@@ -42,7 +44,7 @@ def files(role: str) -> list[Path]:
     for name in ROLES[role]:
         path = PACKAGE / name
         inside = sorted(path.rglob("*")) if path.is_dir() else [path]
-        found += [file for file in inside if file.is_file() and "__pycache__" not in file.parts]
+        found += [file for file in inside if file.is_file() and "__pycache__" not in file.parts and file.name[0] != "."]
     return found
 
 

@@ -22,9 +22,10 @@ def terminal_summary(verdicts: pd.DataFrame, experiment_name: str) -> tuple[str,
     idle = verdicts[verdicts["verdict"] == "not-run"]
     if len(idle):
         line += f"; {len(idle)} not run: {', '.join(dict.fromkeys(idle['diagnosis']))}"
+    line += f"; see results/{experiment_name}/report.html"
     if not len(surprises):
         return line, 0
-    blocks = [_surprise(row) for row in surprises.to_dict("records")]
+    blocks = [_surprise(experiment_name, row) for row in surprises.to_dict("records")]
     # The count comes last: it is what stays on the screen.
     return "\n\n".join([*blocks, line]), 1
 
@@ -34,19 +35,19 @@ def log_of(leg: str) -> str:
     return f"results/logs/leg/{leg}.log"
 
 
-def command_of(resumed: str) -> str:
-    """The one command that runs a cell's killed and resumed legs again."""
-    return f"snakemake --cores 2 results/runs/{resumed}/events.parquet --forcerun leg"
+def command_of(experiment: str, resumed: str) -> str:
+    """The one command that resumes a cell's run again, judges it anew and rewrites the page."""
+    return f"snakemake --cores 2 {experiment} --forcerun results/runs/{resumed}/events.parquet"
 
 
-def _surprise(row: dict[str, Any]) -> str:
+def _surprise(experiment: str, row: dict[str, Any]) -> str:
     lines = {
         "cell": row["cell"],
         "expected": _answer(row["expected"], row["expected_first_step"], row["expected_first_state"]),
         "got": _answer(row["verdict"], row["first_step"], row["first_state"]),
         "why": row["diagnosis"],
         "logs": f"{log_of(row['killed'])} {log_of(row['resumed'])}",
-        "reproduce": command_of(row["resumed"]),
+        "reproduce": command_of(experiment, row["resumed"]),
     }
     return "\n".join(f"{name + ':':<11}{text}" for name, text in lines.items())
 

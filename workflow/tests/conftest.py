@@ -3,6 +3,14 @@
 import os
 
 import pytest
+from warm import running_pool
+
+
+@pytest.fixture(scope="session")
+def pool():
+    """Name of the socket of a warm pool that all tests share."""
+    with running_pool() as name:
+        yield name
 
 
 @pytest.fixture(scope="session", autouse=True)

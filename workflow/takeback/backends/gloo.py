@@ -1,12 +1,13 @@
-"""gloo: ranks on CPU, one intra-op thread each, since two threads give other bits than one."""
+"""gloo: ranks on CPU, one intra-op thread each unless the leg says otherwise: two threads give other bits than one."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
 def environment() -> dict[str, str]:
-    return {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return {}
 
 
 def unavailable(world: int) -> str | None:
@@ -24,7 +25,7 @@ def device(local_rank: int) -> str:
 def setup(local_rank: int) -> None:
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.use_deterministic_algorithms(True)
     torch.utils.deterministic.fill_uninitialized_memory = False  # finds bugs in kernels, at every allocation
 

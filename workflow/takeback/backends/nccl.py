@@ -12,7 +12,6 @@ from typing import Any
 
 def environment() -> dict[str, str]:
     return {
-        "OMP_NUM_THREADS": "1",
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may choose another kernel each time
         "NCCL_ALGO": "Ring",  # else NCCL chooses by message size and topology
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # count devices without a CUDA context: we fork afterwards
@@ -43,7 +42,7 @@ def device(local_rank: int) -> str:
 def setup(local_rank: int) -> None:
     import torch
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.cuda.set_device(local_rank)
     torch.use_deterministic_algorithms(True)
     torch.backends.cuda.matmul.allow_tf32 = False

@@ -10,7 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from takeback.checkers import agreement, data, exits, hardware, losses, receipts, repeatability, state, times
+from takeback.checkers import (
+    agreement,
+    beside,
+    data,
+    exits,
+    fault,
+    hardware,
+    losses,
+    receipts,
+    repeatability,
+    state,
+    times,
+    told,
+)
 from takeback.checkers.case import Case
 from takeback.checkers.finding import Finding
 
@@ -19,16 +32,21 @@ Checker = Callable[[Case], Finding]
 GATES: tuple[Checker, ...] = (
     exits.could_run,  # not-run
     exits.undisturbed_ran,  # crashed, hung: without these legs there is nothing to compare with
-    receipts.fault_struck,  # invalid: nothing was survived
+    told.one_group,  # invalid: another world than the cell's
+    receipts.started_from_scratch,  # invalid: checkpoints that nobody accounts for
+    fault.struck,  # invalid: nothing was survived, or not what was planned
     times.check,
     exits.resumed_ran,  # hung, crashed, refused
+    told.once,  # invalid: of two records one is not what happened
     agreement.positions,  # different: before the restored step is judged, it must be one step
     receipts.resume_is_due,  # invalid: nothing was resumed, or not what should have been
+    receipts.handover_fits,  # invalid: the reference changes its topology elsewhere
+    told.by_all_ranks,  # invalid: a part of the evidence is missing
     hardware.check,  # invalid: other bits would be no wonder
     repeatability.check,  # unrepeatable
     agreement.states,  # different
 )
-COMPARISONS: tuple[Checker, ...] = (losses.check, state.check, data.check)
+COMPARISONS: tuple[Checker, ...] = (losses.check, state.check, data.check, beside.check)
 
 
 @dataclass(frozen=True)
@@ -56,7 +74,7 @@ def judge(case: Case) -> Judgement:
     if any(finding.verdict for finding in compared):
         return _different(found, compared, remarks)
     agreeing = [finding.sentence for finding in compared if finding.sentence]
-    of_losses, of_state, _ = compared
+    of_losses, of_state, *_ = compared
     if not (of_losses.sentence or of_state.sentence):
         # Samples alone are what went in, not what came out.
         return Judgement("invalid", "nothing to compare: the resumed leg told no loss and no state", tuple(found))
@@ -67,9 +85,9 @@ def judge(case: Case) -> Judgement:
 
 def _different(found: list[Finding], compared: list[Finding], remarks: list[str]) -> Judgement:
     first = min(finding.first_step for finding in compared if finding.verdict)
-    of_losses, of_state, of_data = compared
+    of_losses, of_state, of_data, of_beside = compared
     parts = [f"from step {first} on"]
-    parts += [finding.sentence for finding in (of_state, of_losses, of_data) if finding.verdict]
+    parts += [finding.sentence for finding in (of_state, of_losses, of_beside, of_data) if finding.verdict]
     if not of_losses.verdict and of_losses.sentence:
         parts.append(f"every loss agrees ({of_losses.sentence})")
     if not of_state.verdict and of_state.sentence:
@@ -77,4 +95,6 @@ def _different(found: list[Finding], compared: list[Finding], remarks: list[str]
     if not of_data.verdict and of_data.sentence:
         parts.append("sample ids equal")
     diagnosis = "; ".join(parts + remarks)
-    return Judgement("different", diagnosis, tuple(found), first, of_state.first_state)
+    named = [finding for finding in (of_state, of_beside) if finding.first_state]
+    first_state = min(named, key=lambda finding: finding.first_step).first_state if named else None
+    return Judgement("different", diagnosis, tuple(found), first, first_state)

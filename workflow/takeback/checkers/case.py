@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from takeback.checkers.prepare import loss_table, sample_table, state_table
+from takeback.checkers.prepare import loss_table, number_table, sample_table, state_table, told_twice
 from takeback.checkers.tables import LossTable, SampleTable, StateTable
 from takeback.evidence import EvidenceError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from takeback.matrix import Cell
 
 HANDOVER = "changed topology, handover control"
+NOTHING_SAVED = "changed topology, nothing saved to hand over"
 
 
 class Event(NamedTuple):
@@ -47,6 +48,8 @@ class LegView:
         self.spec = evidence.spec
         self.world = int(evidence.spec["world"])
         self.provenance = evidence.provenance
+        #: What a checker has found out about this leg and keeps for the next cell that uses it.
+        self.found: dict[Hashable, Any] = {}
         self._evidence = evidence
 
     @cached_property
@@ -63,6 +66,22 @@ class LegView:
     def samples(self) -> SampleTable:
         """Consumed samples by step."""
         return self._prepared("ledger", sample_table)
+
+    def beside(self, name: str) -> LossTable:
+        """What was told beside the losses: ``grad_norm`` or ``lr``, by step and rank."""
+        key = ("beside", name)
+        if key not in self.found:
+            self.found[key] = self._prepared("losses", lambda frame: number_table(frame, self.world, name))
+        return self.found[key]
+
+    @cached_property
+    def told_twice(self) -> str:
+        """What a rank told twice in one attempt, in words; empty if nothing."""
+        receipts = Counter((event.attempt, event.rank) for event in self.events("restored"))
+        for (_, rank), times in receipts.items():
+            if times > 1:
+                return f"the resume receipt of rank {rank}"
+        return told_twice(self._evidence.losses, self._evidence.digests)
 
     def _prepared(self, table: str, prepare: Callable[[DataFrame], Any]) -> Any:
         try:
@@ -153,5 +172,7 @@ class Case:
 
     @property
     def by_handover(self) -> bool:
-        """Whether the reference changes its topology where the cell does."""
-        return self.cell.against == HANDOVER
+        """Whether the reference has the topology of the resumed leg from the restored step on, and another than
+        the killed leg's steps up to the fault: these are then no measure for each other.
+        """
+        return self.cell.against in (HANDOVER, NOTHING_SAVED)

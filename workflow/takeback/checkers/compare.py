@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from takeback import bits
+from takeback.bits import MAX_ULP
 from takeback.checkers.tables import LossTable, StateTable, moment_of, replicated
 
 
@@ -25,6 +26,8 @@ class LossDifference:
         compared, differs: bool[K, W]; a loss that only one side told is compared and differs.
         max_ulp: largest distance; None if nothing of one dtype was told by both sides.
         dtypes: names of the dtypes whose bits were compared.
+        far: how far the losses that differ are apart, in words.
+        nan: int64[n], steps of which a compared loss is a NaN.
     """
 
     steps: np.ndarray
@@ -33,6 +36,8 @@ class LossDifference:
     differs: np.ndarray
     max_ulp: int | None
     dtypes: tuple[str, ...]
+    far: str
+    nan: np.ndarray
 
     @property
     def steps_compared(self) -> np.ndarray:
@@ -48,21 +53,42 @@ class LossDifference:
 def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDifference:
     """Compare two tables that have the same steps.
 
-    At another world size a step whose loss the ranks of ``right`` agree on, but not those of ``left``, differs.
+    At another world size each rank of ``left`` is compared with the one value that the ranks of ``right`` agree on.
     """
-    uneven = own = np.zeros(len(left.steps), bool)
+    own = np.zeros(len(left.steps), bool)
     if not by_rank:
-        (left, left_agrees), (right, right_agrees) = _one_value(left), _one_value(right)
-        uneven, own = ~left_agrees, ~right_agrees
+        right, agrees = _one_value(right)
+        own = ~agrees
     compared = (left.told | right.told) & ~own[:, None]
-    both = left.told & right.told & (left.wide == right.wide) & compared
-    differs = compared & (uneven[:, None] | ~(both & (left.bits == right.bits)))
-    ulps, dtypes = [], []
+    told = compared & left.told & right.told
+    both = told & (left.wide == right.wide)
+    alike = both & (left.bits == right.bits)
+    mine, theirs = np.broadcast_arrays(left.bits, right.bits)
+    ulps, dtypes, nan = [], [], np.zeros_like(both)
     for dtype, chosen in (("float32", both & ~left.wide), ("float64", both & left.wide)):
         if chosen.any():
             dtypes.append(dtype)
-            ulps.append(int(bits.ulp_distance(left.bits[chosen], right.bits[chosen], dtype).max()))
-    return LossDifference(left.steps, left.steps[own], compared, differs, max(ulps, default=None), tuple(dtypes))
+            ulps.append(int(bits.ulp_distance(mine[chosen], theirs[chosen], dtype).max()))
+            nan[chosen] = bits.is_nan(mine[chosen], dtype) | bits.is_nan(theirs[chosen], dtype)
+    max_ulp = max(ulps, default=None)
+    return LossDifference(
+        left.steps,
+        left.steps[own],
+        compared,
+        compared & ~alike,
+        max_ulp,
+        tuple(dtypes),
+        far=_far(max_ulp, bool((both & ~alike).any()), bool((told & ~both).any())),
+        nan=left.steps[nan.any(axis=1)],
+    )
+
+
+def _far(max_ulp: int | None, other_bits: bool, other_dtype: bool) -> str:
+    if not other_bits:
+        return "in dtype" if other_dtype else "told by one side only"
+    if max_ulp == MAX_ULP:
+        return "a NaN against a number"
+    return f"up to {max_ulp:,} ULP" if max_ulp else "by the sign of zero"
 
 
 def _one_value(table: LossTable) -> tuple[LossTable, np.ndarray]:

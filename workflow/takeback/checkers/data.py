@@ -1,4 +1,4 @@
-"""Data: each global step consumed the reference's samples, and each epoch each sample once."""
+"""Data: each global step consumed the reference's samples, and none twice in an epoch if that has it so."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from takeback.checkers.words import count, ranges
 def check(case: Case) -> Finding:
     """The effective samples (killed leg up to the restored step, then the resumed leg) against the reference.
 
-    A step's samples are a multiset over all ranks, so that any world size has the same. Equal to
-    a reference that uses no sample twice in an epoch means: used exactly once. A reference that
-    repeats samples itself (padding, draws with replacement) is followed, and said.
+    A step's samples are a multiset over all ranks, so that any world size has the same. Where the
+    reference uses no sample twice in an epoch, neither did the resumed run. A reference that
+    repeats samples itself (padding, draws with replacement) is followed, and said. Whether an epoch
+    uses every sample of the data set is not checked: nobody told which there are.
     """
     expected = case.reference.samples
     if not len(expected.ids):
@@ -23,7 +24,10 @@ def check(case: Case) -> Finding:
     step = case.restored_step
     used = case.killed.samples.between(0, step).then(case.resumed.samples.between(step))
     steps = len(np.unique(expected.steps))
-    compared = f"samples of {count(steps, 'step')} over all ranks"
+    often = "in an epoch each as often as there" if len(expected.repeated) else "none twice in an epoch"
+    if expected.epochs.min() < 0:
+        often = "no epoch told"
+    compared = f"samples of {count(steps, 'step')} over all ranks, each step the reference's multiset, {often}"
     first = _first_difference(used, expected)
     if first is None:
         remark = ""
@@ -58,6 +62,7 @@ def _how(used: SampleTable, expected: SampleTable) -> str:
     parts = []
     for words, chosen in (("used too often", times > 0), ("never used or not often enough", times < 0)):
         if chosen.any():
-            epochs = ranges(np.unique(keys[chosen, 0]))
-            parts.append(f"{count(int(chosen.sum()), 'sample')} of epoch {epochs} {words}")
-    return " and ".join(parts) or "each epoch uses each sample as it should, but in other steps"
+            epochs = np.unique(keys[chosen, 0])
+            of = f" of epoch {ranges(epochs)}" if epochs[0] >= 0 else ""
+            parts.append(f"{count(int(chosen.sum()), 'sample')}{of} {words}")
+    return " and ".join(parts) or "each sample is used as often as it should be, but in other steps"

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+from typing import Any
+
 from takeback.checkers.case import Case, Event, LegView
 from takeback.checkers.finding import Finding
-from takeback.checkers.words import named
+from takeback.checkers.words import named, signal_named
+
+#: Signals by which a process ends itself: a failed assertion, a fault of its memory. All others are sent to it.
+OWN = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGPIPE, signal.SIGSEGV, signal.SIGSYS,
+       signal.SIGTRAP}  # fmt: skip
 
 
 def could_run(case: Case) -> Finding:
@@ -38,10 +45,16 @@ def resumed_ran(case: Case) -> Finding:
     return _ended_well("resumed leg", case.resumed)
 
 
+def sent(how: dict[str, Any]) -> bool:
+    """Whether a rank (detail of its ``exited`` event) was ended by a signal which nobody of ours sent."""
+    return how["by"] == "itself" and how["signal"] is not None and how["signal"] not in OWN
+
+
 def _ended_well(role: str, leg: LegView) -> Finding:
     failed = {rank: how for rank, how in leg.exits.items() if how["status"] != 0}
     refusals = [event for event in leg.events("refused") if event.rank in failed]
-    if refusals and not len(leg.losses.steps):
+    killed = any(sent(how) for how in failed.values())
+    if refusals and not killed and not len(leg.losses.steps):
         ranks = named("rank", [event.rank for event in refusals])
         return Finding("refused", f"the {role} refused on {ranks}: {refusals[0].detail['reason']}")
     waiting = {rank for rank, how in failed.items() if how["by"] == "supervisor"}
@@ -60,14 +73,14 @@ def _ended_well(role: str, leg: LegView) -> Finding:
 
 def _cause(leg: LegView, failed: dict[int, dict]) -> str:
     """The earliest error; a signal that nobody of ours sent comes before it: the peers only follow."""
-    for rank, how in failed.items():
+    for rank, how in sorted(failed.items(), key=lambda pair: not sent(pair[1])):
         if how["signal"] is not None and how["by"] == "itself":
-            return f"rank {rank} ended by signal {how['signal']}"
+            return f"rank {rank} ended by {signal_named(how['signal'])}"
     errors = sorted(leg.events("error") + leg.events("refused"), key=lambda event: event.monotonic)
     if errors:
         return _text(errors[0])
     rank, how = next((rank, how) for rank, how in failed.items() if how["by"] != "supervisor")
-    ended = f"signal {how['signal']}" if how["status"] is None else f"status {how['status']}"
+    ended = signal_named(how["signal"]) if how["status"] is None else f"status {how['status']}"
     return f"rank {rank} ended with {ended} and told no error"
 
 

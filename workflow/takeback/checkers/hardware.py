@@ -22,7 +22,7 @@ def check(case: Case) -> Finding:
         if not keys:
             continue
         changes = "; ".join(f"{key} {expected.get(key)} → {known.get(key)}" for key in keys)
-        if case.cell.axes.get("resume_hardware") is not None:
+        if role == "resumed leg" and case.cell.axes.get("resume_hardware") is not None:
             return Finding(compared=f"hardware changed on purpose ({changes})")
         return Finding("invalid", f"hardware differs between reference and {role}: {changes}")
     return Finding(compared="hardware fingerprints of all legs")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from takeback.bits import MAX_ULP
 from takeback.checkers.case import Case
 from takeback.checkers.compare import LossDifference, compare_losses
 from takeback.checkers.finding import Finding
@@ -17,7 +16,7 @@ def check(case: Case) -> Finding:
     after = case.restored_step
     mine, theirs = case.resumed.losses, case.reference.losses
     by_rank = case.resumed.world == case.reference.world
-    steps = np.union1d(mine.steps[mine.steps > after], theirs.steps[theirs.steps > after])
+    steps = due(case)
     found = compare_losses(mine.at(steps), theirs.at(steps), by_rank)
     different = found.steps_different
     columns = {
@@ -29,16 +28,23 @@ def check(case: Case) -> Finding:
     missing = np.setdiff1d(theirs.steps[theirs.steps > after], mine.steps)
     extra = np.setdiff1d(steps, theirs.steps)
     compared = _compared(found, by_rank)
-    twice = _twice(case)
+    twice = done_twice(case)
     if len(different):
         sentence = _sentence(case, found, missing, extra)
-        return Finding("different", sentence, compared, first_step=int(different[0]), columns=columns)
+        return Finding("different", sentence, compared, _nans(found), first_step=int(different[0]), columns=columns)
     changed = _twice_different(case, twice)
     if len(changed):
         sentence = f"{named('step', changed)} done twice: not as at the first execution"
-        return Finding("different", sentence, compared, first_step=int(changed[0]), columns=columns)
+        return Finding("different", sentence, compared, _nans(found), first_step=int(changed[0]), columns=columns)
     agree = count(len(found.steps_compared), "loss", "losses") if len(found.steps_compared) else ""
-    return Finding(None, agree, compared, _remark(case, found, twice), columns=columns)
+    remarks = [_uncompared(case, found), _nans(found), _remark(case, twice) if agree else ""]
+    return Finding(None, agree, compared, "; ".join(filter(None, remarks)), columns=columns)
+
+
+def due(case: Case) -> np.ndarray:
+    """Steps after the restored one that the resumed leg or the reference told."""
+    after, mine, theirs = case.restored_step, case.resumed.losses, case.reference.losses
+    return np.union1d(mine.steps[mine.steps > after], theirs.steps[theirs.steps > after])
 
 
 def _compared(found: LossDifference, by_rank: bool) -> str:
@@ -53,13 +59,7 @@ def _sentence(case: Case, found: LossDifference, missing: np.ndarray, extra: np.
     told = np.setdiff1d(np.setdiff1d(different, missing), extra)
     parts = []
     if len(told):
-        if found.max_ulp is None or not found.dtypes:
-            far = "in dtype"
-        elif found.max_ulp == MAX_ULP:
-            far = "a NaN against a number"
-        else:
-            far = f"up to {found.max_ulp:,} ULP"
-        parts.append(f"losses differ from step {told[0]} on ({len(told)} of {total}, {far})")
+        parts.append(f"losses differ from step {told[0]} on ({len(told)} of {total}, {found.far})")
     if len(missing):
         last = case.resumed.losses.steps
         end = f"stopped after step {last[-1]}" if len(last) and missing[0] > last[-1] else "did not do all steps"
@@ -85,7 +85,7 @@ def _uneven(table: LossTable) -> np.ndarray:
     return table.steps[low < high]
 
 
-def _twice(case: Case) -> np.ndarray:
+def done_twice(case: Case) -> np.ndarray:
     """Steps between the checkpoint and the kill, which were done again."""
     first = case.killed.losses.steps
     return np.intersect1d(first[first > case.restored_step], case.resumed.losses.steps)
@@ -106,9 +106,24 @@ def _twice_different(case: Case, steps: np.ndarray) -> np.ndarray:
     return steps[(differs & (before.told if by_rank else True)).any(axis=1)]
 
 
-def _remark(case: Case, found: LossDifference, twice: np.ndarray) -> str:
+def _uncompared(case: Case, found: LossDifference) -> str:
+    """Why losses were not compared, if so: what is not said would be taken for compared."""
     if len(found.own):
         return f"each rank told its own loss of {named('step', found.own)}: not compared at another world size"
+    if len(found.steps):
+        return ""
+    if len(case.reference.losses.steps):
+        return f"no step was left to do after step {case.restored_step}: no loss compared"
+    return "no loss told: not compared"
+
+
+def _nans(found: LossDifference) -> str:
+    """A loss that is no number any more is the same whatever was lost."""
+    many = len(found.nan)
+    return f"{many:,} of the compared losses {'is' if many == 1 else 'are'} NaN" if many else ""
+
+
+def _remark(case: Case, twice: np.ndarray) -> str:
     if not len(twice):
         return ""
     done = f"{named('step', twice)} {'was' if len(twice) == 1 else 'were'} done twice"

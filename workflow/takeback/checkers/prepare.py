@@ -11,6 +11,7 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
+from takeback.bits import bits_of
 from takeback.checkers.tables import MOMENTS, LossTable, SampleTable, StateTable
 
 
@@ -25,6 +26,29 @@ def loss_table(frame: pd.DataFrame, world: int) -> LossTable:
     wide[row, rank] = frame["loss_dtype"].to_numpy(object) == "float64"
     told[row, rank] = True
     return LossTable(steps, bits, told, wide)
+
+
+def number_table(frame: pd.DataFrame, world: int, name: str) -> LossTable:
+    """Prepare what was told beside the loss, ``grad_norm`` or ``lr``, of the steps of which it was told."""
+    if name == "lr":
+        frame = frame[frame["lr"].notna()]
+        told = frame.assign(loss_bits=bits_of(frame["lr"].to_numpy("float64"), "float64"), loss_dtype="float64")
+    else:
+        # Its dtype is not told: equal bits of two dtypes are only the two zeros.
+        frame = frame[frame["grad_norm_bits"].notna()]
+        told = frame.assign(loss_bits=frame["grad_norm_bits"].to_numpy("int64"))
+    return loss_table(told, world)
+
+
+def told_twice(losses: pd.DataFrame, digests: pd.DataFrame) -> str:
+    """The first record of which one rank has told two in one attempt, in words; empty if there is none."""
+    again = losses[losses.duplicated(["attempt", "rank", "step"])]
+    for row in again.head(1).itertuples():
+        return f"the loss of step {row.step} on rank {row.rank}"
+    again = digests[digests.duplicated(["attempt", "rank", "step", "moment", "name"])]
+    for row in again.head(1).itertuples():
+        return f"the state entry {row.name} ({row.moment}, step {row.step}) on rank {row.rank}"
+    return ""
 
 
 def state_table(frame: pd.DataFrame, world: int) -> StateTable:

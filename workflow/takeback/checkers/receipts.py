@@ -1,70 +1,52 @@
-"""Receipts: the fault really struck, and the resume really resumed, from the newest checkpoint."""
+"""Resume receipts: undisturbed legs start from scratch, the resumed one from the newest checkpoint."""
 
 from __future__ import annotations
 
-import signal
-from typing import Any
+import numpy as np
 
 from takeback.checkers import losses
-from takeback.checkers.case import Case, Event
+from takeback.checkers.case import NOTHING_SAVED, Case, Event, LegView
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import count, named
 
 
-def fault_struck(case: Case) -> Finding:
-    """Each planned fault was held by its victims, fired by the supervisor, and ended the victims."""
-    faults = case.killed.spec["faults"]
-    if not faults:
-        return Finding("invalid", "no fault was planned for the killed leg")
-    for fault in faults:
-        flaw = _flaw(case, fault)
+def started_from_scratch(case: Case) -> Finding:
+    """Every leg without a parent told, before its first step, that it starts from scratch, and did so.
+
+    Else it may have found the checkpoints of another run, and what it shows is no undisturbed run.
+    A rank of the killed leg that was struck before its first step owes no receipt.
+    """
+    for role in ("reference", "twin", "killed leg"):
+        leg = case.roles[role]
+        if leg.spec["parent"] is not None:
+            continue
+        due = set(range(leg.world)) if role != "killed leg" else set(np.flatnonzero(leg.losses.told.any(axis=0)))
+        silent, late = due - _receipts(leg).keys(), _late(leg)
+        wrong = {rank: step for rank, step in _receipts(leg).items() if step}
+        first = leg.losses.steps[:1]
+        flaw = ""
+        if silent:
+            flaw = f"{named('rank', silent)} told no restored step"
+        elif late:
+            flaw = f"the receipt came after the first step on {named('rank', late)}"
+        elif wrong:
+            rank = min(wrong)
+            flaw = f"rank {rank} restored step {wrong[rank]}"
+        elif len(first) and first[0] != 1:
+            flaw = f"its first step was {first[0]}"
         if flaw:
-            return Finding("invalid", f"the fault never struck: {flaw}")
-    compared = "fault receipts of " + ", ".join(_name(fault) for fault in faults)
-    return Finding(compared=compared, remark=_unnoticed(case))
+            cause = "it may have found another run's checkpoints"
+            return Finding("invalid", f"the {role} did not start from scratch, as far as it told: {flaw}; {cause}")
+    return Finding()
 
 
-def _unnoticed(case: Case) -> str:
-    """Survivors that had to be ended: the resume is judged all the same, but it should be known."""
-    hangs = case.killed.events("hang_detected")
-    waiting = [rank for rank, how in case.killed.exits.items() if how["by"] == "supervisor"]
-    if not hangs or not waiting:
-        return ""
-    seconds = hangs[-1].monotonic - max(event.monotonic for event in case.killed.events("fault_fired"))
-    return f"{named('rank', waiting)} had not noticed the loss after {seconds:.0f} s and had to be ended"
+def _receipts(leg: LegView) -> dict[int, int]:
+    """Restored step by rank; a receipt that names no step is none."""
+    return {rank: event.step for rank, event in sorted(leg.restored.items()) if event.step is not None}
 
 
-def _flaw(case: Case, fault: dict[str, Any]) -> str:
-    leg, place = case.killed, f"{fault['point']} of step {fault['step']}"
-    victims = _victims(fault["ranks"], leg.world)
-    # One victim is held, and stands for all of them: a point may be passed by one rank only.
-    held = victims & {event.rank for event in leg.events("held") if event.detail["fault"] == fault["id"]}
-    if not held:
-        return f"its point {place} was never reached"
-    fired = [event.detail for event in leg.events("fault_fired")]
-    struck = {v["rank"] for detail in fired if detail["fault"] == fault["id"] for v in detail["victims"]}
-    if victims - struck:
-        return f"{named('rank', held)} stood at {place}, but {named('rank', victims - struck)} was not struck"
-    expected = getattr(signal, fault["kind"].upper(), None)
-    spared = {rank for rank in victims if not _ended_by(leg.exits.get(rank), expected)}
-    if spared:
-        return f"{named('rank', spared)} did not end by {fault['kind']}"
-    return ""
-
-
-def _victims(ranks: str | list[int], world: int) -> set[int]:
-    if ranks == "all":
-        return set(range(world))
-    return {world - 1} if ranks == "last" else set(ranks)
-
-
-def _ended_by(how: dict[str, Any] | None, expected: int | None) -> bool:
-    """By the very signal if the fault is one; any end that the fault brought about otherwise."""
-    return how is not None and how["by"] == "fault" and expected in (None, how["signal"])
-
-
-def _name(fault: dict[str, Any]) -> str:
-    return f"{fault['kind']} at point {fault['point']}, step {fault['step']}"
+def _late(leg: LegView) -> set[int]:
+    return {event.rank for event in leg.events("first_step") if _is_late(leg.restored.get(event.rank), event)}
 
 
 def resume_is_due(case: Case) -> Finding:
@@ -73,8 +55,8 @@ def resume_is_due(case: Case) -> Finding:
     Ranks that name different steps are the business of the checker ``agreement``.
     """
     leg, step = case.resumed, case.restored_step
-    silent = set(range(leg.world)) - set(leg.restored)
-    late = {e.rank for e in leg.events("first_step") if _is_late(leg.restored.get(e.rank), e)}
+    silent = set(range(leg.world)) - _receipts(leg).keys()
+    late = _late(leg)
     committed, allowed = committed_steps(case)
     columns = {"committed_step": committed, "restored_step": None if silent else step}
     if silent or late:
@@ -97,6 +79,9 @@ def resume_is_due(case: Case) -> Finding:
     if len(told) and told[0] <= step:
         sentence = f"the receipt says that step {step} was restored, but the first step done was {told[0]}"
         return Finding("invalid", sentence, columns=columns)
+    if not (step or case.reference.events("saved") or case.reference.events("committed")):
+        sentence = "the trainer never told of a complete checkpoint, so a resume can't be judged"
+        return Finding("invalid", sentence, columns=columns)
     compared = f"resume receipts of {count(leg.world, 'rank')}: step {step}"
     if committed or step:
         return Finding(compared=compared, columns=columns)
@@ -110,15 +95,31 @@ def _is_late(receipt: Event | None, first_step: Event) -> bool:
 
 
 def committed_steps(case: Case) -> tuple[int, set[int]]:
-    """Newest checkpoint that was complete when the (last) fault struck, 0 if none; and all rightful ones.
+    """Newest checkpoint that the killed leg surely left complete, 0 if none; and all rightful ones.
 
-    Rightful besides: what survivors completed after the fault, and a checkpoint whose save had begun
-    when the victim was held, as its rename may have been done and its record not yet.
+    A trainer that tells ``committed``, when the new checkpoint is the one which a restart finds,
+    leaves no doubt. One that tells only ``saved`` leaves two: what survivors completed after the
+    fault, and a save that had begun when the victim was held, as its rename may have been done and
+    its record not yet. Without any, a leg leaves behind what it had restored itself.
     """
     leg = case.killed
     struck = max((event.monotonic for event in leg.events("fault_fired")), default=float("inf"))
-    before = [event.step for event in leg.events("saved") if event.monotonic <= struck]
-    after = [event.step for event in leg.events("saved") if event.monotonic > struck]
-    begun = [event.step for event in leg.events("held") if (event.point or "").startswith("save.")]
-    committed = max(before, default=0)
-    return committed, {committed} | {step for step in after + begun if step is not None and step > committed}
+    saved, found = leg.events("saved"), leg.events("committed")
+    sure = {event.step for event in found} | {event.step for event in saved if event.monotonic <= struck}
+    open_ = {event.step for event in saved if event.monotonic > struck}
+    if not (found or case.reference.events("committed")):
+        open_ |= {event.step for event in leg.events("held") if (event.point or "").startswith("save.")}
+    inherited = max(_receipts(leg).values(), default=0) if leg.spec["parent"] is not None else 0
+    committed = max({inherited} | sure - {None})
+    return committed, {committed} | {step for step in open_ - {None} if step > committed}
+
+
+def handover_fits(case: Case) -> Finding:
+    """The reference changes its topology at the step from which the resumed leg goes on, if at all."""
+    handover, step = case.cell.reference.spec["trainer"]["settings"].get("handover"), case.restored_step
+    if handover and step != int(handover.split(":")[1]):
+        at = handover.split(":")[1]
+        return Finding("invalid", f"the handover control hands over at step {at}, the resume restored {step}")
+    if case.cell.against == NOTHING_SAVED and step:
+        return Finding("invalid", f"the reference has no handover, the resume restored {step}")
+    return Finding()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import numpy as np
 
+from takeback.checkers import beside
 from takeback.checkers.case import Case, LegView
 from takeback.checkers.compare import compare_losses, compare_states
 from takeback.checkers.finding import Finding
@@ -21,12 +20,12 @@ def check(case: Case) -> Finding:
     topology that changes the bits, not chance.
     """
     own = case.own_names(case.killed, case.reference)
-    twins = _differ(case.twin, case.reference, None, None)
+    twins = _differ_once(case.twin, case.reference, None, None)
     if twins.first_step is not None:
         return Finding("unrepeatable", f"two undisturbed runs differ {twins.sentence}", **_first(twins))
     # With a handover the reference leaves the killed leg's topology at the checkpoint.
     upto = case.restored_step if case.by_handover else case.fault_step
-    before = _differ(case.killed, case.reference, upto, own)
+    before = _differ_once(case.killed, case.reference, upto, own)
     if before.first_step is None:
         compared = f"twin with reference ({twins.compared})"
         compared += f", killed leg up to step {upto} with reference ({before.compared})"
@@ -42,8 +41,14 @@ def _first(found: Finding) -> dict:
     return {"compared": found.compared, "first_step": found.first_step, "first_state": found.first_state}
 
 
-# Many cells share these legs: what one of them has found serves the next.
-@lru_cache(maxsize=64)
+def _differ_once(leg: LegView, reference: LegView, upto: int | None, own: frozenset[str] | None) -> Finding:
+    """Many cells share these legs: what one of them has found serves the next, as long as the leg is kept."""
+    key = ("repeatability", reference.id, upto, own)
+    if key not in leg.found:
+        leg.found[key] = _differ(leg, reference, upto, own)
+    return leg.found[key]
+
+
 def _differ(leg: LegView, reference: LegView, upto: int | None, own: frozenset[str] | None) -> Finding:
     """Compare all that both told; with ``upto`` only what ``leg`` told up to that step."""
     by_rank = leg.world == reference.world
@@ -57,18 +62,21 @@ def _differ(leg: LegView, reference: LegView, upto: int | None, own: frozenset[s
     mine, theirs = mine.at(steps), theirs.at(steps)
     losses = compare_losses(mine, theirs, by_rank)
     # A victim dies at any instruction: what it did not tell any more is no difference.
-    known = True if upto is None or not by_rank else mine.told
+    known = True if upto is None else mine.told
     unlike = steps[(losses.differs & known).any(axis=1)]
     told, expected = leg.states.at(keys), reference.states.at(keys)
     if upto is not None and by_rank:
-        silent = (told.digests == 0).all(axis=2, keepdims=True)
-        expected = StateTable(keys, expected.names, np.where(silent, 0, expected.digests))
+        expected = StateTable(keys, expected.names, np.where(told.silent, 0, expected.digests))
     states = compare_states(told, expected, own)
     compared = f"{count(len(losses.steps_compared), 'loss', 'losses')}, {count(states.compared, 'state digest')}"
-    firsts = [int(step) for step in unlike[:1]] + ([states.step] if states.step is not None else [])
+    named = [(states.step, states.name)] if states.step is not None else []
+    besides = beside.first_difference(leg, reference, steps)
+    named += [besides] if besides else []
+    firsts = [int(step) for step in unlike[:1]] + [step for step, _ in named]
     if not firsts:
         return Finding(compared=compared)
-    name = f"; first different state: {states.name}" if states.name else ""
-    far = f", up to {losses.max_ulp:,} ULP" if len(unlike) and losses.max_ulp else ""
-    sentence = f"from step {min(firsts)} on ({count(len(unlike), 'loss', 'losses')}{far}){name}"
-    return Finding(None, sentence, compared, first_step=min(firsts), first_state=states.name)
+    _, name = min(named, key=lambda pair: pair[0], default=(None, None))
+    what = f"; first different state: {name}" if name else ""
+    far = f", {losses.far}" if len(unlike) else ""
+    sentence = f"from step {min(firsts)} on ({count(len(unlike), 'loss', 'losses')}{far}){what}"
+    return Finding(None, sentence, compared, first_step=min(firsts), first_state=name)

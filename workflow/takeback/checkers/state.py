@@ -18,7 +18,7 @@ def check(case: Case) -> Finding:
     source, key = _source(case, step)
     mine = case.resumed.states
     if source is not None:
-        theirs = StateTable(loaded, source.states.names, source.states.at(np.array([key])).digests)
+        theirs = _saved(case, source, key, loaded)
         parts.append(compare_states(mine.at(loaded), theirs, case.own_names(case.resumed, source)))
     reference = case.reference.states
     later = np.union1d(_after(mine, step), _after(reference, step))
@@ -34,6 +34,7 @@ def check(case: Case) -> Finding:
         entries = count(len(skipped), "entry of each rank's own", "entries of each rank's own")
         names = min(skipped) + (", …" if len(skipped) > 1 else "")
         remark = f"{entries} can't be compared at another world size ({names})"
+    remark = "; ".join(filter(None, [_uncompared(mine, reference, source, step), remark]))
     if first is None:
         return Finding(None, count(compared, "state digest") if compared else "", words, remark, columns=columns)
     return Finding(
@@ -42,16 +43,46 @@ def check(case: Case) -> Finding:
 
 
 def _source(case: Case, step: int) -> tuple[LegView | None, int]:
-    """Leg and moment which hold what should have been loaded; (None, 0) if nobody told.
+    """Leg and moment which hold what should have been loaded; (None, 0) if that can't be compared.
 
     A checkpoint whose record the victim could not write any more is in the reference all the same.
+    A trainer which tells its state at no load, in the reference neither, has not lost it there.
     """
+    mine, reference = case.resumed.states.keys, case.reference.states.keys
+    tells_loads = (reference % len(MOMENTS) == MOMENTS["loaded"]).any()
+    if not tells_loads and moment_key("loaded", step) not in mine:
+        return None, 0
     moments = [("loaded", case.reference)] if step == 0 else [("saved", case.killed), ("saved", case.reference)]
     for moment, leg in moments:
         key = moment_key(moment, step)
         if key in leg.states.keys:
             return leg, key
     return None, 0
+
+
+def _uncompared(mine: StateTable, reference: StateTable, source: LegView | None, step: int) -> str:
+    """What of the state was not told, if so: what is not said would be taken for compared."""
+    if not (len(mine.keys) or len(reference.keys)):
+        return "no state told: not compared"
+    if source is None:
+        return f"state was not told both at the save of step {step} and right after its load: not compared there"
+    return ""
+
+
+def _saved(case: Case, source: LegView, key: int, loaded: np.ndarray) -> StateTable:
+    """What each rank should have loaded, under the keys of the load.
+
+    A rank that was killed before it told its state at the save saved what the reference did: up to
+    the fault the two are equal, or the verdict is another.
+    """
+    told, reference = source.states.at(np.array([key])), case.reference.states.at(np.array([key]))
+    names = reference.names
+    if told.names != names:
+        names += tuple(name for name in told.names if name not in set(names))
+    digests = told.under(names)
+    if source.world == case.reference.world:
+        digests = np.where(told.silent, reference.under(names), digests)
+    return StateTable(loaded, names, digests)
 
 
 def _after(table: StateTable, step: int) -> np.ndarray:

@@ -24,12 +24,12 @@ def moment_of(key: int) -> tuple[str, int]:
 
 @dataclass(frozen=True)
 class LossTable:
-    """Losses of one leg: S steps on W ranks.
+    """Losses of one leg, or other numbers told with them: S steps on W ranks.
 
     Attributes:
         steps: int64[S], ascending.
-        bits: int64[S, W], bits of the loss.
-        told: bool[S, W], whether this rank told a loss of this step.
+        bits: int64[S, W], bits of the number.
+        told: bool[S, W], whether this rank told one of this step.
         wide: bool[S, W], True for float64, False for float32.
     """
 
@@ -70,6 +70,11 @@ class StateTable:
         return padded[:, :, [place.get(name, -1) for name in names]]
 
     @cached_property
+    def silent(self) -> np.ndarray:
+        """bool[M, W, 1]: ranks that told nothing of a moment; a record of state is whole or not there."""
+        return (self.digests == 0).all(axis=2, keepdims=True)
+
+    @cached_property
     def per_rank(self) -> frozenset[str]:
         """Names whose digests differ over the ranks at some moment: state that each rank has of its own."""
         own = (~replicated(self.digests)[1]).any(axis=0)
@@ -97,14 +102,16 @@ class SampleTable:
 
     @cached_property
     def repeated(self) -> np.ndarray:
-        """int64[n]: the epoch of each use of a sample that its epoch had used before."""
+        """int64[n]: the epoch of each use of a sample that its epoch (told, so not -1) had used before."""
         order = np.lexsort((self.ids, self.epochs))
         epochs, ids = self.epochs[order], self.ids[order]
-        return epochs[1:][(epochs[1:] == epochs[:-1]) & (ids[1:] == ids[:-1])]
+        return epochs[1:][(epochs[1:] == epochs[:-1]) & (ids[1:] == ids[:-1]) & (epochs[1:] >= 0)]
 
 
 def replicated(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The one value that all ranks which told anything agree on.
+    """The one value that all ranks which told anything of a moment agree on.
+
+    A rank that told other entries of the moment and lacks this one does not agree.
 
     Args:
         digests: [M, W, N], 0 where nothing was told.
@@ -113,7 +120,8 @@ def replicated(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         The value [M, N] and whether the ranks agree [M, N].
     """
     value = digests.max(axis=1)
-    return value, ((digests == value[:, None]) | (digests == 0)).all(axis=1)
+    silent = (digests == 0).all(axis=2, keepdims=True)
+    return value, ((digests == value[:, None]) | silent).all(axis=1)
 
 
 def _rows(array: np.ndarray, have: np.ndarray, wanted: np.ndarray) -> np.ndarray:

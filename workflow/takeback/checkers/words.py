@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 
 #: What it means if entries of this prefix differ right after the load; the first match counts.
@@ -41,6 +42,12 @@ def named(what: str, numbers: Iterable[int]) -> str:
     """``rank 1``, ``ranks 1-3``, ``steps 17-19``."""
     numbers = set(numbers)
     return f"{what}{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"
+
+
+def signal_named(number: int) -> str:
+    """``signal 9 (SIGKILL)``."""
+    known = number in {one.value for one in signal.Signals}
+    return f"signal {number} ({signal.Signals(number).name})" if known else f"signal {number}"
 
 
 def count(number: int, what: str, plural: str | None = None) -> str:

@@ -1,25 +1,31 @@
-"""Faults: one small file each, with one function ``strike``.
+"""Faults: one small file each. Adding one is adding one file here.
 
-A fault is handed its victims when the first of them is held at the named point, strikes, and
-says whether the held one may go on. It never judges, and it writes nothing: the supervisor
-records what was done before and after.
+A fault module has
+
+``strike(victims) -> None``
+    Strike each victim. Called when the first of them is held at the fault's point.
+``ENDS_BY: dict``
+    How a victim ends: ``{"signal": 9}``. It goes into the receipt, by which the exit is judged.
+
+A fault never judges, and it writes nothing: the supervisor records what was done before and after.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 
 @dataclass(frozen=True)
 class Victim:
-    """A rank and its process."""
+    """A rank, its process, and a pidfd: by its number alone one could strike a stranger who got it later."""
 
     rank: int
     pid: int
+    descriptor: int
 
 
-def get(kind: str) -> Callable[[Sequence[Victim]], None]:
-    """The ``strike`` of the fault in ``takeback/faults/<kind>.py``."""
-    return importlib.import_module(f"takeback.faults.{kind.replace('-', '_')}").strike
+def get(kind: str) -> ModuleType:
+    """The fault in ``takeback/faults/<kind>.py``."""
+    return importlib.import_module(f"takeback.faults.{kind}")

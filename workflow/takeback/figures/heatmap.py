@@ -25,7 +25,7 @@ def heatmap(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
     """Write the heat map of ``verdicts`` (workflow/schemas/verdicts.schema.yaml) to ``out`` as SVG.
 
     Args:
-        experiment: takeback.matrix.Experiment; its cells name the axes.
+        experiment: takeback.experiment.Experiment; its cells name the axes.
         verdicts: one row a cell; controls (``control`` not null) get a panel of their own.
     """
     style.use()
@@ -137,7 +137,7 @@ def _controls(axis: Any, controls: pd.DataFrame) -> None:
     groups = list(controls.groupby("control", sort=False))
     axis.set(xlim=(0, CONTROLS), ylim=(len(groups), -1))
     axis.axis("off")
-    for x, text in ((0, "planted failures"), (3.0, "expected"), (4.4, "got")):
+    for x, text in ((0, "negative controls"), (3.0, "expected"), (4.4, "got")):
         axis.text(x, -0.35, text, fontweight="bold", va="center", fontsize=9.5 if x == 0 else 8.5)
     for y, (name, cells) in enumerate(groups):
         axis.text(0, y + 0.5, name, va="center")

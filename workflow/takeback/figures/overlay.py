@@ -1,6 +1,7 @@
 """Overlay of loss curves: reference, killed attempt and what was resumed, with the difference in ULP beneath.
 
-One figure a backend and world, one column a kill. A difference of exactly 0 lies on the line of zeros.
+One figure a backend and world, one column a kill. A difference of exactly 0 lies on the line of zeros; a column
+says "0 at every step" only where every step that is due is there and has the same bits.
 """
 
 from __future__ import annotations
@@ -12,15 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.lines import Line2D
 
-from takeback.bits import ulp_distance
-from takeback.figures import fields, style
+from takeback.figures import fields, panels, style
+from takeback.figures.distance import Distance, distance
 
-MOST, ACROSS = 8, 4  # kills of one figure and of one row; the title says how many there are
+MOST = 8  # kills of one figure; the title says how many there are
 _SHARED, _WHERE = {"backend", "world", "resume_world"}, {"kill_step", "point"}
 
 
@@ -28,8 +28,8 @@ def overlay(experiment: Any, backend: str, world: int, evidence_of: Callable[[st
     """Write the overlay of all cells of ``backend`` and ``world`` (controls not among them) to ``out`` as SVG.
 
     Args:
-        experiment: takeback.matrix.Experiment.
-        evidence_of: evidence of a leg id; its ``losses`` and ``events`` are used, and both may be empty.
+        experiment: takeback.experiment.Experiment.
+        evidence_of: evidence of a leg id, of which ``losses`` and ``events`` are used; both may be empty.
     """
     style.use()
     evidence_of = cache(evidence_of)  # legs are shared by the cells of a figure
@@ -55,42 +55,21 @@ def overlay(experiment: Any, backend: str, world: int, evidence_of: Callable[[st
         return style.save(figure, out, f"{name}: did not run")
     titles = _titles([dict(key) for key in shown])
     worlds = sorted({cell.axes.get("resume_world", world) for cells in shown.values() for cell in cells})
-    figure, pairs = _grid(len(shown))
-    largest = 0
+    figure, pairs = panels.grid(len(shown))
+    largest, flawed, heads = 0, False, []
     for cells, title, (top, bottom) in zip(shown.values(), titles, pairs, strict=True):
-        top.set_title(title, fontsize=9)
-        found = _column(top, bottom, cells, worlds, evidence_of)
-        largest = max(largest, found)
-        if found == 0:
-            bottom.text(0.98, 0.9, "0 at every step", transform=bottom.transAxes, ha="right", va="top", fontsize=8,
+        heads.append(top.set_title(title, fontsize=9))
+        found, flaws = _column(top, bottom, cells, worlds, evidence_of)
+        largest, flawed = max(largest, found), flawed or bool(flaws)
+        note = "\n".join(flaws) or ("" if found else "0 at every step")
+        if note:
+            bottom.text(0.98, 0.94, note, transform=bottom.transAxes, ha="right", va="top", fontsize=8, zorder=30,
                         bbox={"fc": style.PAPER, "ec": "none", "pad": 1.5})  # fmt: skip
-    _ulp_axis(pairs[0][1], largest)
+    panels.ulp_axis(pairs[0][1], largest)
     _legend(figure, worlds, name)
-    return style.save(
-        figure, out, f"Loss of reference, killed and resumed legs on {name}; largest difference {largest} ULP"
-    )
-
-
-def _grid(count: int) -> tuple[Any, list[tuple[Any, Any]]]:
-    """A figure and its (loss, ULP) pairs of axes, in rows of four, all on common scales."""
-    across = min(count, ACROSS)
-    down = -(-count // across)
-    figure = plt.figure(figsize=(0.3 + 2.4 * across, 3.5 * down))
-    outer = figure.add_gridspec(down, across, wspace=0.09, hspace=0.3, left=0, right=1, bottom=0, top=1)
-    pairs: list[tuple[Any, Any]] = []
-    for number in range(count):
-        inner = outer[number // across, number % across].subgridspec(2, 1, height_ratios=[2, 1], hspace=0.12)
-        first = pairs[0] if pairs else (None, None)
-        top = figure.add_subplot(inner[0], sharex=first[0], sharey=first[0])
-        bottom = figure.add_subplot(inner[1], sharex=top, sharey=first[1])
-        left = number % across == 0
-        top.tick_params(labelbottom=False, labelleft=left)
-        bottom.tick_params(labelleft=left)
-        bottom.set_xlabel("global step")
-        top.set_ylabel("loss" if left else "")
-        bottom.set_ylabel("ULP from\nreference" if left else "")
-        pairs.append((top, bottom))
-    return figure, pairs
+    spoken = f"Loss of the reference, killed and resumed runs on {name}; largest difference {largest} ULP"
+    spoken += "; not every step could be compared" if flawed else ""
+    return style.save(figure, out, spoken, panels.box(figure, pairs, heads))
 
 
 def curve(losses: pd.DataFrame) -> pd.DataFrame:
@@ -98,19 +77,23 @@ def curve(losses: pd.DataFrame) -> pd.DataFrame:
     return losses.sort_values(["attempt", "step", "rank"]).drop_duplicates(["attempt", "step"])
 
 
-def _column(top: Any, bottom: Any, cells: list[Any], worlds: list[int], evidence_of: Callable[[str], Any]) -> int:
-    """Draw one kill; returns the largest distance in ULP."""
+def _column(
+    top: Any, bottom: Any, cells: list[Any], worlds: list[int], evidence_of: Callable[[str], Any]
+) -> tuple[int, list[str]]:
+    """Draw one kill; returns the largest distance in ULP, and what is not there to be compared."""
     # Where the topology changes by a handover, the reference changes it too: no measure for the killed leg.
     plain = [cell for cell in cells if "handover" not in cell.against]
-    reference = curve(evidence_of((plain or cells)[0].reference.id).losses)
+    measure = (plain or cells)[0].reference
+    reference = evidence_of(measure.id).losses
     label = top.get_ylabel()
-    sns.lineplot(reference, x="step", y="loss", ax=top, color=style.ROLES["reference"], lw=5, alpha=0.5, estimator=None)
+    sns.lineplot(x=(line := curve(reference)).step.to_numpy(), y=line.loss.to_numpy(), ax=top,
+                 color=style.ROLES["reference"], lw=5, alpha=0.5, estimator=None)  # fmt: skip
     top.set(xlabel="", ylabel=label)
     bottom.axhline(0, color=style.ROLES["reference"], lw=5, alpha=0.5, zorder=1)
-    largest = 0
+    largest, flaws = 0, {}
     for killed in {cell.killed.id: cell.killed for cell in cells}.values():
-        evidence = evidence_of(killed.id)
-        drawn = curve(evidence.losses)
+        losses = evidence_of(killed.id).losses
+        drawn = curve(losses)
         colour = style.ROLES["killed"]
         for _, attempt in drawn.groupby("attempt"):
             top.plot(attempt.step, attempt.loss, color=colour, lw=1.4, zorder=3)
@@ -120,20 +103,40 @@ def _column(top: Any, bottom: Any, cells: list[Any], worlds: list[int], evidence
             for axis in (top, bottom):
                 axis.axvline(last.step, color=colour, lw=1, ls=(0, (2, 2)), zorder=2)
             if plain:
-                shape = {"marker": "_", "ms": 6, "mew": 1.4, "zorder": 3}
-                largest = max(largest, _distance(bottom, drawn, reference, colour, **shape))
+                found = distance(losses, reference, None, killed.world == measure.world)
+                _dots(bottom, found, colour, marker="_", ms=6, mew=1.4, zorder=3)
+                largest = max(largest, found.largest)
+                flaws["killed"] = found.flaw
+    marked: set[int] = set()
     for cell in cells:
-        place = worlds.index(cell.axes.get("resume_world", cell.resumed.world))
-        shape = _shape(place, len(worlds))
-        evidence, own = evidence_of(cell.resumed.id), curve(evidence_of(cell.reference.id).losses)
+        world = cell.axes.get("resume_world", cell.resumed.world)
+        place = worlds.index(world)
+        shape = _shape(place, len(worlds)) | {"zorder": 4 + place}
+        evidence, own = evidence_of(cell.resumed.id), evidence_of(cell.reference.id).losses
         drawn, colour = curve(evidence.losses), style.ROLES["resumed"]
-        top.plot(drawn.step, drawn.loss, color=colour, ls="", zorder=4 + place, **shape)
+        top.plot(drawn.step, drawn.loss, color=colour, ls="", **shape)
         restored = restored_step(evidence.events)
-        if restored is not None and len(drawn):
+        if restored is not None and len(drawn) and restored not in marked:
+            marked.add(restored)
             for axis in (top, bottom):
                 axis.axvline(restored + 0.5, color=colour, lw=1, zorder=2)
-            largest = max(largest, _distance(bottom, drawn, own, colour=colour, zorder=4 + place, **shape))
-    return largest
+        found = distance(evidence.losses, own, restored or 0, cell.resumed.world == cell.reference.world)
+        _dots(bottom, found, colour, **shape)
+        largest = max(largest, found.largest)
+        gone = "did not run" if (evidence.events.kind == "not_run").any() else ""
+        silent = "no restored step told" if restored is None else ""
+        flaws[f"resumed at {world}"] = gone or ("no losses" if drawn.empty else silent or found.flaw)
+    return largest, _listed(flaws)
+
+
+def _dots(axis: Any, found: Distance, colour: str, **shape: Any) -> None:
+    axis.plot(found.steps, found.ulp, color=colour, ls="", clip_on=False, **shape)
+
+
+def _listed(flaws: dict[str, str]) -> list[str]:
+    """Two of them at most, each with what it concerns; the rest is counted."""
+    lines = [f"{what}: {flaw}" for what, flaw in flaws.items() if flaw]
+    return lines if len(lines) < 3 else [lines[0], f"and {len(lines) - 1} more"]
 
 
 def restored_step(events: pd.DataFrame) -> int | None:
@@ -146,26 +149,6 @@ def _shape(place: int, count: int) -> dict[str, Any]:
     """Marker of the resume world at ``place``: open shapes, one inside the other where they coincide."""
     return {"marker": style.MARKERS[place % len(style.MARKERS)], "mfc": "none", "mew": 0.9,
             "ms": 1.8 + 4.6 * (count - 1 - place) / max(count - 1, 1)}  # fmt: skip
-
-
-def _distance(axis: Any, drawn: Any, reference: Any, colour: str, **shape: Any) -> int:
-    both = drawn.merge(reference, on=["step", "loss_dtype"], suffixes=("", "_reference"))
-    if both.empty:
-        return 0
-    ulp = np.asarray(ulp_distance(both.loss_bits, both.loss_bits_reference, both.loss_dtype.iloc[0]), float)
-    axis.plot(both.step, ulp, color=colour, ls="", clip_on=False, **shape)
-    return int(ulp.max())
-
-
-def _ulp_axis(axis: Any, largest: int) -> None:
-    """Logarithmic above 1 and linear below, so that 0 has a place of its own."""
-    top = max(1, int(np.ceil(np.log10(max(largest, 1) + 1))))
-    powers = [p for p in range(0, top + 1, -(-top // 3)) if p or top < 3]
-    axis.set_yscale("symlog", linthresh=1, linscale=0.8)
-    axis.set_ylim(-0.5, 10.0**top * 1.5)
-    axis.set_yticks([0, *(10.0**p for p in powers)], ["0", *(f"{10**p}" if p < 4 else f"$10^{{{p}}}$" for p in powers)])
-    axis.minorticks_off()
-    axis.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _titles(kills: list[dict[str, Any]]) -> list[str]:

@@ -20,6 +20,7 @@ matplotlib.use("svg")  # no window system is asked for, here or in what a plot i
 import matplotlib.pyplot as plt
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.transforms import Bbox
 
 INK = "#010203"  # colours that nothing else uses: save() turns them into currentColor and --paper
 PAPER = "#fdfefc"
@@ -74,10 +75,15 @@ def on(colour: str) -> str:
     return "#000000" if (luminance + 0.05) / 0.05 > 1.05 / (luminance + 0.05) else "#ffffff"
 
 
-def save(figure: Figure, path: Path, title: str) -> Path:
-    """Write ``figure`` as SVG with ``title`` as its accessible name, and close it."""
+def save(figure: Figure, path: Path, title: str, box: Bbox | None = None) -> Path:
+    """Write ``figure`` as SVG with ``title`` as its accessible name, and close it.
+
+    ``box`` is what it covers, in inches; None finds that out, at the price of drawing it twice.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="svg", bbox_inches="tight", pad_inches=0.08, metadata={"Date": None, "Title": title})
+    figure.savefig(
+        path, format="svg", bbox_inches=box or "tight", pad_inches=0.08, metadata={"Date": None, "Title": title}
+    )
     plt.close(figure)
     text = path.read_text(encoding="utf-8").replace(INK, "currentColor").replace(PAPER, "var(--paper)")
     start = text.index("<svg")

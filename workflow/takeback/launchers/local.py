@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -49,9 +50,9 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
         ranks = {}
         for number in range(spec["world"]):
             environment = variables(spec, number, store.port, folder)
-            ranks[number] = rank.start(
-                command(spec, folder), environment, folder, root, folder / "stdout" / f"rank-{number}.txt"
-            )
+            output = folder / "stdout" / f"rank-{number}.txt"
+            afresh = spec["repeat"] > 0  # the repetition must not be equal by having the same parent
+            ranks[number] = rank.start(command(spec, folder), environment, folder, root, output, afresh)
             recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number])
         Watch(spec, folder, ranks, recorder).until_all_have_ended(bound)
     finally:
@@ -75,10 +76,17 @@ def host_store() -> Any:
 def command(spec: dict[str, Any], folder: Path) -> list[str]:
     """The words that start one rank, with settings appended as ``--name value``."""
     fill = {"checkpoints": str(folder / "checkpoints"), "backend": spec["backend"], "world": str(spec["world"])}
-    words = [word.format(**fill) if "{" in word else word for word in spec["trainer"]["command"]]
+    words = [filled(word, fill) for word in spec["trainer"]["command"]]
     for name, value in spec["trainer"]["settings"].items():
         words += [f"--{name}", str(value)]
     return words
+
+
+def filled(word: str, fill: dict[str, str]) -> str:
+    """A word of the command; braces that are no placeholder of ours are the trainer's own business."""
+    for name, value in fill.items():
+        word = word.replace(f"{{{name}}}", value)
+    return word
 
 
 def variables(spec: dict[str, Any], number: int, port: int, folder: Path) -> dict[str, str]:
@@ -95,93 +103,89 @@ def variables(spec: dict[str, Any], number: int, port: int, folder: Path) -> dic
         "TORCHELASTIC_RESTART_COUNT": str(ATTEMPT),
         "TAKEBACK_RECORDS": str(folder / "records"),
         "TAKEBACK_ATTEMPT": str(ATTEMPT),
-        "TAKEBACK_ARMED": json.dumps([fault for fault in spec["faults"] if holds(fault, world) == number]),
+        "TAKEBACK_ARMED": json.dumps([fault for fault in spec["faults"] if number in victims_of(fault, world)]),
     }
 
 
-def holds(fault: dict[str, Any], world: int) -> int:
-    """The rank that is held at the fault's point: the last of the victims."""
-    ranks = fault["ranks"]
-    return world - 1 if isinstance(ranks, str) else max(ranks)
+def victims_of(fault: dict[str, Any], world: int) -> list[int]:
+    """The ranks that a fault strikes. Each of them is armed; the first one that is held makes it strike all."""
+    named = {"last": [world - 1], "all": list(range(world))}
+    return named[fault["ranks"]] if isinstance(fault["ranks"], str) else fault["ranks"]
 
 
 class Watch:
     """Watches the ranks of one attempt: strikes where a fault waits, ends what hangs."""
 
     def __init__(self, spec: dict[str, Any], folder: Path, ranks: dict[int, int], recorder: Recorder) -> None:
-        self.ranks, self.recorder = ranks, recorder
+        self.ranks, self.recorder, self.world = ranks, recorder, spec["world"]
+        self.alive = {number: os.pidfd_open(pid) for number, pid in ranks.items()}
         self.waiting = {fault["id"]: fault for fault in spec["faults"]}
         self.records = folder / "records"
-        self.read: dict[int, int] = {}
+        self.read = dict.fromkeys(ranks, 0)
         self.struck: set[int] = set()
         self.ended_by_us: set[int] = set()
-        self.deadline = time.monotonic() + spec["deadline"]
         self.seconds = spec["deadline"]
+        self.deadline = time.monotonic() + self.seconds
 
     def until_all_have_ended(self, bound: Sequence[int]) -> None:
-        descriptors = {os.pidfd_open(pid): number for number, pid in self.ranks.items()}
         poll = select.poll()
-        for descriptor in (*descriptors, *bound):
+        for descriptor in (*self.alive.values(), *bound):
             poll.register(descriptor, select.POLLIN)
-        while descriptors:
+        while self.alive:
             left = self.deadline - time.monotonic()
-            if left <= 0:
-                self.end_the_rest(set(descriptors.values()))
-                left = SETTLE
-            for descriptor, _ in poll.poll(1000 * min(left, TICK if self.waiting else left)):
-                if descriptor in bound:
-                    sys.exit("takeback: whoever asked for this run is gone")
-                poll.unregister(descriptor)
-                os.close(descriptor)
-                self.reap(descriptors.pop(descriptor))
-            for number in set(descriptors.values()):
+            if left <= 0 and not self.ended_by_us:
+                self.end_the_rest()
+            wait = TICK if self.waiting else SETTLE if self.ended_by_us else max(left, 0)
+            ready = {descriptor for descriptor, _ in poll.poll(1000 * wait)}
+            if ready & set(bound):
+                sys.exit("takeback: whoever asked for this run is gone")
+            for number, descriptor in list(self.alive.items()):
+                if descriptor in ready:
+                    poll.unregister(descriptor)
+                    self.reap(number)
+            for number in list(self.alive):
                 self.strike_if_held(number)
 
     def reap(self, number: int) -> None:
         _, status = os.waitpid(self.ranks[number], 0)
-        signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        os.close(self.alive.pop(number))
+        number_of_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
         by = "fault" if number in self.struck else "supervisor" if number in self.ended_by_us else "itself"
-        self.recorder(
-            "exited", attempt=ATTEMPT, of_rank=number, of_pid=self.ranks[number], status=code, signal=signal, by=by
-        )
+        how = {"of_rank": number, "of_pid": self.ranks[number], "status": code, "signal": number_of_signal, "by": by}
+        self.recorder("exited", attempt=ATTEMPT, **how)
         if code != 0:  # the others now either see it or wait for ever
             self.deadline = min(self.deadline, time.monotonic() + SETTLE)
 
-    def end_the_rest(self, numbers: set[int]) -> None:
-        self.recorder(
-            "hang_detected",
-            attempt=ATTEMPT,
-            seconds=self.seconds,
-            ranks=sorted(numbers),
-            after_exit=len(numbers) < len(self.ranks),
-        )
-        for number in numbers:
+    def end_the_rest(self) -> None:
+        left = sorted(self.alive)
+        after_exit = len(left) < len(self.ranks)
+        self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=left, after_exit=after_exit)
+        for number in left:
             self.ended_by_us.add(number)
-            os.kill(self.ranks[number], 9)
-        self.deadline = float("inf")
+            signal.pidfd_send_signal(self.alive[number], signal.SIGKILL)
 
     def strike_if_held(self, number: int) -> None:
         for record in self.new_records(number):
-            fault = self.waiting.pop(record["fault"], None)
-            if fault is None:
-                continue
+            fault = self.waiting.get(record["fault"])
             # The record is written just before the process stops itself.
-            if not process.wait_until_stopped(record["pid"]):
+            if fault is None or not process.wait_until_stopped(record["pid"], self.deadline):
                 continue
-            everybody = fault["ranks"] == "all"
-            chosen = self.ranks if everybody else [number] if fault["ranks"] == "last" else fault["ranks"]
-            victims = [faults.Victim(n, self.ranks[n]) for n in chosen]
+            del self.waiting[fault["id"]]
+            wanted = victims_of(fault, self.world)
+            victims = [faults.Victim(n, self.ranks[n], self.alive[n]) for n in wanted if n in self.alive]
+            module = faults.get(fault["kind"])
             receipt = {
                 "attempt": ATTEMPT,
                 "fault": fault["id"],
                 "action": fault["kind"],
                 "step": record["step"],
                 "point": record["point"],
+                "victims": [{"rank": victim.rank, "pid": victim.pid} for victim in victims],
+                "ends_by": module.ENDS_BY,
             }
-            receipt["victims"] = [vars(victim) for victim in victims]
             self.recorder("fault_armed", **receipt, held={"rank": number, "pid": record["pid"]})
-            faults.get(fault["kind"])(victims)
+            module.strike(victims)
             self.recorder("fault_fired", **receipt)
             self.struck |= {victim.rank for victim in victims}
 
@@ -191,10 +195,12 @@ class Watch:
             return []
         try:
             with (self.records / f"attempt{ATTEMPT}-rank{number}.jsonl").open("rb") as file:
-                file.seek(self.read.get(number, 0))
+                file.seek(self.read[number])
                 text = file.read()
         except FileNotFoundError:
             return []
         whole = text[: text.rfind(b"\n") + 1]
-        self.read[number] = self.read.get(number, 0) + len(whole)
-        return [json.loads(line) for line in whole.splitlines() if b'"held"' in line]
+        self.read[number] += len(whole)
+        # A look at the text first: parsing every record costs more than the run.
+        candidates = (json.loads(line) for line in whole.splitlines() if b'"held"' in line)
+        return [record for record in candidates if record["kind"] == "held"]

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import sys
+import time
 
 import psutil
 
@@ -57,9 +58,9 @@ def end_descendants() -> int:
     return ended
 
 
-def wait_until_stopped(pid: int) -> bool:
-    """Wait until the process is held by its own SIGSTOP; False if it has ended instead."""
-    while True:
+def wait_until_stopped(pid: int, deadline: float) -> bool:
+    """Wait until the process is held by its own SIGSTOP; False if it ends instead, or the deadline passes."""
+    while time.monotonic() < deadline:
         try:
             status = psutil.Process(pid).status()
         except psutil.NoSuchProcess:
@@ -69,3 +70,4 @@ def wait_until_stopped(pid: int) -> bool:
         if status in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
             return False
         os.sched_yield()
+    return False

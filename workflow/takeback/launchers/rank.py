@@ -7,6 +7,7 @@ import importlib.util
 import os
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 from types import ModuleType
@@ -15,12 +16,25 @@ from typing import NoReturn
 from takeback import probe
 from takeback.launchers import process
 
+PYTHON = ("python", "python3")
 
-def start(command: list[str], environment: dict[str, str], folder: Path, root: Path, output: Path) -> int:
+
+def runs_in_a_fork(words: list[str]) -> bool:
+    """Whether a command is ``python FILE …`` or ``python -m MODULE …``, with no option of the interpreter's own."""
+    return words[0] in PYTHON and len(words) > 1 and (words[1].endswith(".py") or (words[1] == "-m" and len(words) > 2))
+
+
+def start(
+    command: list[str], environment: dict[str, str], folder: Path, root: Path, output: Path, afresh: bool = False
+) -> int:
     """Fork one rank and return its pid.
 
     ``python FILE …`` and ``python -m MODULE …`` go on in the fork, which has torch imported already;
     any other command replaces it. Either way the program sees the standard variables of its launcher.
+
+    Args:
+        afresh: start a new interpreter in any case. Forks of one process have one hash seed among other things
+            that chance gives to each process: what depends on it looks repeatable, until a rank is started afresh.
     """
     supervisor = os.getpid()
     sys.stdout.flush()
@@ -41,10 +55,15 @@ def start(command: list[str], environment: dict[str, str], folder: Path, root: P
         os.environ.update(environment)
         words = [str(root / word) if (root / word).is_file() else word for word in command]
         os.chdir(folder)
-        if words[0] not in ("python", "python3"):
-            os.execvp(words[0], words)
-        probe.connect()
-        run_python(words[1:])
+        if runs_in_a_fork(words) and not afresh:
+            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the supervisor's: a rank that holds them hides its end
+            if "numpy" in sys.modules:  # its global generator has a seed of chance in a process of its own
+                sys.modules["numpy"].random.seed()
+            probe.connect()
+            run_python(words[1:])
+        if words[0] in PYTHON:
+            words[0] = sys.executable
+        os.execvp(words[0], words)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
@@ -63,6 +82,8 @@ def run_python(words: list[str]) -> NoReturn:
     try:
         if words[0] == "-m":
             spec = importlib.util.find_spec(words[1])
+            if spec is not None and spec.submodule_search_locations is not None:  # a package
+                spec = importlib.util.find_spec(f"{words[1]}.__main__")
             if spec is None or not spec.origin:
                 raise SystemExit(f"no module named {words[1]!r} that could be run")
             main.__spec__, main.__package__ = spec, spec.parent
@@ -78,11 +99,12 @@ def run_python(words: list[str]) -> NoReturn:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if isinstance(end.code, str):
             print(end.code, file=sys.stderr)
-    except BaseException as error:
-        probe.record("error", type=type(error).__name__, text=str(error))
-        traceback.print_exc()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
         status = 1
-    atexit._run_exitfuncs()  # the interpreter's own way out is not to be had in a fork: _exit skips it
+    # The interpreter's own way out, as far as it can be had in a fork: threads are joined, exit functions run.
+    threading._shutdown()
+    atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -94,6 +94,7 @@ class Checkpoints:
         replace(self.folder / name, payload + _LABEL + checksum + b"\n", step)
         probe.point("save.commit", step)
         replace(self.folder / _POINTER, f"{name}\n".encode())
+        probe.record("committed", step=step)
         probe.point("save.pointer", step)
         self._retire(name)
 

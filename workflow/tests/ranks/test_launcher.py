@@ -8,6 +8,7 @@ import time
 import psutil
 import pytest
 from launch import FOREIGN, command_of, events, fault, losses, run, script
+from takeback import pool_client
 from takeback.leg import Leg
 
 LOOP = """
@@ -17,6 +18,13 @@ probe.restored(0)
 for step in range(1, 6):
     probe.step(step, 1.0 / step, samples=[step])
 """
+
+
+@pytest.fixture(autouse=True)
+def warm(request, pool, monkeypatch):
+    """Runs start in the pool, which takes a tenth of the time, but for the tests that are about the supervisor."""
+    if "cold" not in request.keywords:
+        monkeypatch.setenv(pool_client.VARIABLE, pool)
 
 
 def foreign(**more):
@@ -77,6 +85,49 @@ def test_with_all_ranks_as_victims_none_ends_by_itself(tmp_path):
     assert set(events(leg, tmp_path, "exited").signal) == {signal.SIGKILL}
 
 
+ONLY_RANK_0 = """
+import os
+from takeback import probe
+probe.restored(0)
+while True:
+    if os.environ["RANK"] == "0":
+        probe.point("save", 3)
+"""
+
+
+def test_the_machine_can_go_at_a_point_that_only_one_rank_passes(tmp_path):
+    leg = script(tmp_path, ONLY_RANK_0, faults=(fault(3, "all", "save"),), deadline=30.0)
+    assert run(leg, tmp_path).returncode == 0
+    assert set(events(leg, tmp_path, "exited").signal) == {signal.SIGKILL}
+    assert events(leg, tmp_path, "held")["rank"].tolist() == [0]
+
+
+ONE_IS_DONE = """
+import os
+from takeback import probe
+probe.restored(0)
+if os.environ["RANK"] == "1":
+    while '"exited"' not in open("records/supervisor.jsonl").read():
+        pass
+    probe.step(1, 1.0)
+"""
+
+
+def test_a_rank_that_has_ended_is_not_struck(tmp_path):
+    leg = script(tmp_path, ONE_IS_DONE, faults=(fault(1, "all"),))
+    finished = run(leg, tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert [victim["rank"] for victim in events(leg, tmp_path, "fault_fired").victims.item()] == [1]
+    assert events(leg, tmp_path, "fault_fired").ends_by.item() == {"signal": 9}
+
+
+def test_a_state_entry_of_any_name_is_no_receipt(tmp_path):
+    text = LOOP.replace("samples=[step]", "state={'held': 1, 'kind': 2}")
+    leg = script(tmp_path, text, faults=(fault(3),))
+    assert run(leg, tmp_path).returncode == 0
+    assert events(leg, tmp_path, "held").step.item() == 3
+
+
 def test_a_fault_whose_point_is_never_reached_does_not_strike(tmp_path):
     leg = script(tmp_path, LOOP, faults=(fault(99),))
     assert run(leg, tmp_path).returncode == 0
@@ -106,6 +157,41 @@ def test_a_command_that_is_no_python_is_started_too(tmp_path):
     assert set(events(leg, tmp_path, "exited").status) == {3}
 
 
+def test_options_of_the_interpreter_are_understood(tmp_path):
+    leg = Leg(
+        {"command": ["python", "-u", "-c", "import sys; print(sys.argv[1:])", '{"a": {checkpoints}}'], "settings": {}},
+        "gloo",
+        1,
+    )
+    assert run(leg, tmp_path).returncode == 0
+    said = (tmp_path / leg.id / "stdout" / "rank-0.txt").read_text()
+    assert said == f"['{{\"a\": {tmp_path / leg.id / 'checkpoints'}}}']\n"
+
+
+def test_a_package_runs_by_its_main_module(tmp_path):
+    leg = Leg({"command": ["python", "-m", "unittest", "--help"], "settings": {}}, "gloo", 1)
+    assert run(leg, tmp_path).returncode == 0
+    assert "python -m unittest" in (tmp_path / leg.id / "stdout" / "rank-0.txt").read_text()
+
+
+LATE = """
+import atexit, os, threading
+from concurrent.futures import ThreadPoolExecutor
+from takeback import probe
+atexit.register(lambda: open("exit", "w").close())
+again = threading.Event()
+threading.Thread(target=lambda: (again.wait(), open("thread", "w").close())).start()
+ThreadPoolExecutor().submit(lambda: (again.wait(), open("executor", "w").close()))
+again.set()
+"""
+
+
+def test_threads_and_exit_functions_of_a_trainer_are_waited_for(tmp_path):
+    leg = script(tmp_path, LATE, world=1)
+    assert run(leg, tmp_path).returncode == 0
+    assert {"exit", "thread", "executor"} <= {path.name for path in (tmp_path / leg.id).iterdir()}
+
+
 def test_a_module_runs_as_main_with_its_arguments(tmp_path):
     leg = Leg({"command": ["python", "-m", "json.tool", "--help"], "settings": {}}, "gloo", 1)
     assert run(leg, tmp_path).returncode == 0
@@ -132,13 +218,17 @@ probe.step(1, 1.0)
 
 def test_processes_that_a_rank_has_started_end_with_the_attempt(tmp_path):
     leg = script(tmp_path, WORKERS, faults=(fault(1, "all"),))
-    before = children_of_init()
+    before = pausing()
     assert run(leg, tmp_path).returncode == 0
-    assert children_of_init() <= before
+    assert pausing() <= before
 
 
-def children_of_init():
-    return {p.pid for p in psutil.process_iter() if p.ppid() in (0, 1) or "signal.pause" in " ".join(p.cmdline())}
+def pausing():
+    return {
+        process.pid
+        for process in psutil.process_iter(["cmdline"])
+        if "signal.pause" in " ".join(process.info["cmdline"] or [])
+    }
 
 
 def start(leg, runs, *more):
@@ -157,6 +247,7 @@ def ranks_of(supervisor, count):
     raise AssertionError("the ranks did not start")
 
 
+@pytest.mark.cold
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_supervisor_that_is_ended_takes_its_ranks_with_it(tmp_path, number):
     leg = script(tmp_path, "import signal\nsignal.pause()\n")
@@ -169,6 +260,7 @@ def test_a_supervisor_that_is_ended_takes_its_ranks_with_it(tmp_path, number):
     assert not (tmp_path / leg.id / "events.parquet").exists()
 
 
+@pytest.mark.cold
 def test_a_run_ends_with_the_workflow_that_asked_for_it_also_when_that_is_killed(tmp_path):
     leg = script(tmp_path, "import signal\nsignal.pause()\n")
     words = " ".join(f"'{word}'" for word in command_of(leg, tmp_path))
@@ -183,6 +275,7 @@ def test_a_run_ends_with_the_workflow_that_asked_for_it_also_when_that_is_killed
     assert alive == []
 
 
+@pytest.mark.cold
 def test_a_run_whose_parent_is_gone_already_does_not_start(tmp_path):
     leg = script(tmp_path, LOOP)
     finished = subprocess.run([*command_of(leg, tmp_path), "--parent", "1"], check=False)

@@ -45,6 +45,7 @@ class Scene:
         own_rng: whether each rank has random streams of its own.
         digests, ledger: whether the trainer tells its state and its samples.
         at_each_step: whether the state is digested after each step, too.
+        commits: whether rank 0 tells ``committed`` when the new checkpoint is the one that a restart finds.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Scene:
         digests: bool = True,
         ledger: bool = True,
         at_each_step: bool = False,
+        commits: bool = False,
         settings: dict[str, Any] | None = None,
         resume_settings: dict[str, Any] | None = None,
         expect: Expectation | None = None,
@@ -67,7 +69,7 @@ class Scene:
         steps: int = STEPS,
     ) -> None:
         self.own_rng, self.digests, self.ledger, self.at_each_step = own_rng, digests, ledger, at_each_step
-        self.steps = steps
+        self.steps, self.commits = steps, commits
         block = {
             "world": world,
             "resume_world": resume_world or world,
@@ -81,11 +83,13 @@ class Scene:
         self.cell = matrix.cell_of(
             axes,
             trainer={"command": ["train"], "settings": {"steps": steps}},
+            usual={"reduction": "fixed-order", "save_every": SAVE_EVERY},
             expect=expect or Expectation("equal", "the whole state is in the checkpoint"),
             control=control,
             deadline=60.0,
         )
-        committed = (kill_step if point == "saved" else kill_step - 1) // SAVE_EVERY * SAVE_EVERY
+        done = point == "saved" or (commits and point == "save.pointer")
+        committed = (kill_step if done else kill_step - 1) // SAVE_EVERY * SAVE_EVERY
         restored = committed if restored is None else restored
         self.evidence = {
             "reference": self._whole(self.cell.reference),
@@ -141,7 +145,7 @@ class Scene:
                 events.append(_event("first_step", rank, clock + 1.5, start + 1))
             for step in range(start + 1, self.steps + 1):
                 if step % SAVE_EVERY == 0:
-                    events.append(_event("saved", rank, clock + 1 + 0.1 * step, step))
+                    events += self._saved(rank, clock + 1 + 0.1 * step, step)
             events.append(_event("finished", rank, clock + 90, self.steps))
             events.append(_exited(rank, clock + 91, status=0))
         moments = [("loaded", start), *self._moments(start, self.steps), ("end", self.steps)]
@@ -157,7 +161,11 @@ class Scene:
         saves = [s for s in range(1, done + 1) if s % SAVE_EVERY == 0 and (s < kill or point == "saved")]
         for rank in range(leg.world):
             events.append(_event("restored", rank, 101.0, 0, epoch=0))
-            events += [_event("saved", rank, 101 + 0.1 * step, step) for step in saves]
+            if done:
+                events.append(_event("first_step", rank, 101.05, 1))
+            events += [event for step in saves for event in self._saved(rank, 101 + 0.1 * step, step)]
+            if point == "save.pointer":
+                events += self._saved(rank, struck - 0.3, kill)[:-1]
             if rank in victims:
                 events.append(_event("held", rank, struck - 0.2, kill, point, fault="0"))
                 events.append(_exited(rank, struck + 0.1, signal=SIGKILL, by="fault"))
@@ -166,9 +174,15 @@ class Scene:
                 events.append(_event("error", rank, struck + 0.25, type="RuntimeError", text=text))
                 events.append(_exited(rank, struck + 0.5, status=1))
         told = [{"rank": rank, "pid": 100 + rank} for rank in victims]
-        events.append(_event("fault_fired", -1, struck, fault="0", action="sigkill", victims=told))
+        events.append(
+            _event("fault_fired", -1, struck, fault="0", action="sigkill", victims=told, ends_by={"signal": SIGKILL})
+        )
         moments = [("loaded", 0)] + [m for m in self._moments(0, done) if m[0] == "step" or m[1] in saves]
         return self._evidence(leg, range(1, done + 1), moments, events)
+
+    def _saved(self, rank: int, mono: float, step: int) -> list[dict]:
+        told = [_event("committed", rank, mono - 0.01, step)] if self.commits and rank == 0 else []
+        return [*told, _event("saved", rank, mono, step)]
 
     def _moments(self, start: int, end: int) -> list[tuple[str, int]]:
         moments = [("step", s) for s in range(start + 1, end + 1) if self.at_each_step]

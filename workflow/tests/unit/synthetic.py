@@ -105,7 +105,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "diagnosis": _diagnosis(verdict, first, state),
                 "comparison": f"{one.against}, {axes['backend']}: resumed leg "
                 f"(world {axes['resume_world']}) against the "
-                f"undisturbed reference (world {axes['world']}): losses of steps {restored + 1}-24 as float32 "
+                f"uninterrupted reference (world {axes['world']}): losses of steps {restored + 1}-24 as float32 "
                 f"bits; {(24 - restored) // 4 * 180:,} state digests by name; samples of "
                 f"{24 - restored} steps over all ranks"
                 if ran

@@ -112,7 +112,7 @@ def _event(rank: int, kind: str, step: int | None, point: str | None, detail: di
 
 
 def provenance(part: Leg, **fingerprint: str) -> dict:
-    """Facts of one leg as ``takeback.provenance.of_leg`` states them."""
+    """Facts of one leg as ``takeback.machine.of_leg`` states them."""
     return {
         "fingerprint": {**FINGERPRINT, **fingerprint},
         "host": {"os": "Linux", "cores": "2", "machine": "x86_64"},

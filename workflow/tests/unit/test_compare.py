@@ -19,6 +19,8 @@ def results(folder, asked, frame, **fingerprint):
     own.mkdir(parents=True)
     synthetic_legs.write_legs(asked, frame, runs)
     evidence.write_table(own / "verdicts.parquet", "verdicts", frame)
+    (own / "figures").mkdir()
+    (own / "figures/verdicts.svg").write_text("<svg/>")
     legs = [synthetic_legs.provenance(cell.resumed, **fingerprint) for cell in asked.cells]
     provenance.write(provenance.of_experiment(asked, frame, legs), own)
     return own
@@ -83,7 +85,51 @@ def test_published_numbers_are_text_with_exact_bits(asked, reference):
     assert losses[0] == "leg\tstep\tloss_dtype\tloss_bits\tloss"
     first = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))(losses[1].split("\t")[0]).losses.iloc[0]
     assert int(losses[1].split("\t")[3]) == first.loss_bits
+    assert (reference / "verdicts.tsv").read_text().splitlines()[0].endswith("reference\tkilled\tresumed")
+    assert (reference / "figures/verdicts.svg").exists()
     assert json.loads((reference / "provenance.json").read_text())["fingerprint"]["cpu_capability"] == "AVX512"
+
+
+def test_results_that_have_nothing_in_common_with_the_reference_are_no_agreement(reference, tmp_path):
+    other = synthetic.experiment(worlds=(4,), kills=((6, "step"),), controls=False)
+    text, status = compare(results(tmp_path / "ours", other, synthetic.verdicts(other)), reference)
+    assert status == 1
+    assert text == "nothing was compared: no cell is in both, of 4 and 1"
+
+
+def test_cells_of_the_same_name_made_of_other_legs_are_no_agreement(asked, reference, tmp_path):
+    ours = results(tmp_path / "ours", asked, synthetic.verdicts(asked))
+    path = reference / "losses.tsv"
+    path.write_text(path.read_text().replace("reference-", "reference-old-").replace("resume-", "resume-old-"))
+    text, status = compare(ours, reference)
+    assert (text, status) == ("nothing was compared: no leg is in both, of 6 and 6", 1)
+
+
+def test_cells_of_which_none_ran_on_both_machines_are_no_agreement(asked, reference, tmp_path):
+    frame = synthetic.verdicts(asked, {cell.id: "not-run" for cell in asked.cells})
+    text, status = compare(results(tmp_path / "ours", asked, frame), reference)
+    assert (text, status) == ("nothing was compared: no cell that ran is in both, of 4 and 0", 1)
+
+
+def test_fewer_cells_and_legs_in_common_are_said_before_anything_else(reference, tmp_path):
+    fewer = synthetic.experiment(worlds=(1,), kills=((6, "step"),), controls=False)
+    text, _ = compare(results(tmp_path / "ours", fewer, synthetic.verdicts(fewer)), reference)
+    assert text.splitlines()[:2] == [
+        "cells in both: 1; in the reference only: 3; in the results only: 0",
+        "legs in both: 2; in the reference only: 4; in the results only: 0",
+    ]
+
+
+def test_numbers_of_another_version_of_the_experiment_are_seen_to_be_stale(asked, reference, tmp_path):
+    ours = results(tmp_path / "ours", asked, synthetic.verdicts(asked))
+    stated = json.loads((reference / "provenance.json").read_text())
+    stated["experiment"]["digest"] = "0ld"
+    (reference / "provenance.json").write_text(json.dumps(stated))
+    cells = reference / "verdicts.tsv"
+    cells.write_text(cells.read_text().replace(asked.cells[0].killed.id, "kill-other"))
+    lines = compare(ours, reference)[0].splitlines()
+    assert lines[0] == "published from another version of the experiment: digest 0ld → feedc0de12345678"
+    assert lines[1] == "2 of 4 cells in both are made of other legs: other settings or faults"
 
 
 def test_a_folder_without_reference_numbers_is_one_line(asked, tmp_path):

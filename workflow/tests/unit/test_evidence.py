@@ -3,6 +3,7 @@
 import json
 import math
 import struct
+import timeit
 
 import pytest
 from takeback import evidence, probe, records
@@ -45,6 +46,13 @@ def test_a_torn_last_record_is_dropped_and_said(tmp_path):
     (tmp_path / "attempt0-rank0.jsonl").write_text(lines(STEP) + '{"kind": "step", "st')
     rows = records.tables(tmp_path)
     assert len(rows["losses"]) == 1
+    assert "torn_record" in [row["kind"] for row in rows["events"]]
+
+
+def test_a_record_that_a_full_disk_has_cut_does_not_take_the_next_one_with_it(tmp_path):
+    (tmp_path / "attempt0-rank0.jsonl").write_text(lines(STEP) + '{"kind": "st\n' + lines({**STEP, "step": 2}))
+    rows = records.tables(tmp_path)
+    assert [row["step"] for row in rows["losses"]] == [1, 2]
     assert "torn_record" in [row["kind"] for row in rows["events"]]
 
 
@@ -98,6 +106,20 @@ def test_outside_the_suite_the_probe_writes_nothing(tmp_path, monkeypatch):
     probe.point("anything", 1)
     assert not probe.active()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_outside_the_suite_a_call_costs_what_an_empty_call_costs(monkeypatch):
+    monkeypatch.delenv("TAKEBACK_RECORDS", raising=False)
+    probe.connect()
+
+    def empty(step, loss, *, samples=(), state=None):
+        return None
+
+    def cost(function):
+        return min(timeit.repeat(lambda: function(1, 0.5, samples=ids), number=2000, repeat=7))
+
+    ids = list(range(1000))
+    assert cost(probe.step) < 4 * cost(empty)
 
 
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.5, math.inf, -math.inf, math.nan, 1e-310])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from takeback import experiment
+from takeback import document, experiment
 from takeback.experiment import ExperimentError
 
 GOOD = {
@@ -69,7 +69,28 @@ MISTAKES = {
     "duplicate cell": (("include",), [{"kill_step": 2}], ["gloo-w1-k2-r1-sigkill", "2 times"]),
     "everything excluded": (("exclude",), [{"backend": "gloo"}], ["no cell", "exclude"]),
     "claim without a cell": (("claims",), [{"claim": "c", "where": {"world": 4}}], ["claims.0"]),
-    "no such script": (("trainer",), {"command": ["python", "gone.py"]}, ["trainer.command", "gone.py"]),
+    "a prediction inside the matrix": (("matrix", "expect"), {"verdict": "equal"}, ["matrix", "expect", "kill_step"]),
+    "an excluded name": (("exclude",), [{"name": "x"}], ["exclude.0", "name"]),
+    "unknown key of a control": (("controls",), [{"nmae": "x"}], ["controls.0"]),
+    "an endless deadline": (("deadline",), float("inf"), ["deadline"]),
+    "a rank twice": (("matrix", "fault"), {"kind": "sigkill", "ranks": [0, 0]}, ["fault"]),
+    "a point that the victim does not pass": (("matrix", "point"), "save.commit", ["point", "rank 0", "all"]),
+    "no such source": (
+        ("trainer",),
+        {"command": ["t", "{checkpoints}"], "sources": ["gone/*.py"]},
+        ["sources", "gone"],
+    ),
+    "no folder for checkpoints": (("trainer",), {"command": ["train"]}, ["trainer.command", "{checkpoints}"]),
+    "a whole number as a float": (("matrix", "world"), 2.0, ["matrix.world", "2.0"]),
+    "other outside of a where": (("matrix", "resume_world"), "other", ["resume_world", "other"]),
+    "heads that do not divide": (("matrix", "trainer"), {"heads": 5}, ["heads", "5", "32"]),
+    "a handover of no form": (("matrix", "trainer"), {"handover": "9"}, ["handover", "9"]),
+    "too few samples": (("matrix", "trainer"), {"samples": 4}, ["samples", "4", "16"]),
+    "no such script": (
+        ("trainer",),
+        {"command": ["python", "gone.py", "{checkpoints}"]},
+        ["trainer.command", "gone.py"],
+    ),
 }
 
 
@@ -85,12 +106,39 @@ def test_a_mistake_is_one_line_that_names_file_key_and_what_is_allowed(tmp_path,
         assert word in message
 
 
-@pytest.mark.parametrize("text", ["a: [1", "a: 1\na: 2", "- 1", "", "title: \x00"])
+@pytest.mark.parametrize(
+    "text", ["a: [1", "a: 1\na: 2", "- 1", "", "title: \x00", "title: 2020-99-99", "[" * 3000, "1: a\nfoo: b"]
+)
 def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text):
     with pytest.raises(ExperimentError) as caught:
         experiment.load(write(tmp_path, text))
     assert "\n" not in str(caught.value)
     assert "mine.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["leg", "runs", "all", "1st", "with space"])
+def test_a_name_that_is_taken_or_no_name_is_refused(tmp_path, name):
+    path = tmp_path / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(GOOD))
+    with pytest.raises(ExperimentError, match="name of an experiment"):
+        experiment.load(path)
+
+
+def test_an_edited_helper_of_somebody_elses_trainer_makes_another_leg(tmp_path):
+    for name in ("train.py", "helper.py", "deep/model.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("1")
+    document = changed(("trainer",), {"command": ["python", "train.py", "{checkpoints}"], "sources": ["deep/*.py"]})
+    path = write(tmp_path, document)
+
+    def leg():
+        return experiment.load(path, tmp_path).cells[0].reference.id
+
+    seen = {leg()}
+    for name in ("train.py", "helper.py", "deep/model.py"):
+        (tmp_path / name).write_text("2")
+        seen.add(leg())
+    assert len(seen) == 4
 
 
 def test_a_missing_file_is_refused_in_one_line(tmp_path):
@@ -101,7 +149,7 @@ def test_a_missing_file_is_refused_in_one_line(tmp_path):
 def test_every_key_of_the_schemas_has_a_description():
     for name in ("experiment", "reference-trainer"):
         described = 0
-        for key, entry in experiment.schema(name)["properties"].items():
+        for key, entry in document.schema(name)["properties"].items():
             assert entry.get("description"), key
             described += 1
         assert described > 5
@@ -109,10 +157,11 @@ def test_every_key_of_the_schemas_has_a_description():
 
 def test_the_page_on_experiments_lists_every_key():
     page = (experiment.ROOT / "experiments/README.md").read_text()
-    schema = experiment.schema("experiment")
+    schema = document.schema("experiment")
     keys = [
         *schema["properties"],
-        *schema["$defs"]["block"]["propertyNames"]["enum"],
+        *schema["$defs"]["axes"]["properties"],
+        "name",
         *schema["$defs"]["expectation"]["properties"],
     ]
     assert [key for key in keys if f"`{key}`" not in page] == []

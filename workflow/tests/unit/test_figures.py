@@ -1,6 +1,7 @@
 """Figures: what they show, that they are the same bytes for the same data, and that they survive gaps."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import synthetic
@@ -83,6 +84,106 @@ def test_the_overlay_says_zero_only_where_every_difference_is_zero(asked, tmp_pa
     worse = synthetic.verdicts(asked, {cell.id: "different" for cell in asked.cells[4:5]})
     path = overlay(asked, "gloo", 2, synthetic_legs.evidence_of(asked, worse), tmp_path / "o.svg")
     assert texts(path).count(name) == 1
+
+
+def notes(path):
+    """What stands in the lower panels, wherever it says more than numbers."""
+    words = ("0 at every step", "no losses", "ends at", "no loss of", "dtype", "zeros", "did not run", "told", "more")
+    return [text for text in texts(path) if any(word in text for word in words)]
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (lambda t: t[t["rank"] < 0], "no losses"),
+        (lambda t: t[t.step <= 20], "ends at step 20"),
+        (lambda t: t[t.step != 20], "no loss of step 20"),
+        (lambda t: t[(t.step != 20) | (t["rank"] == 0)], "no loss of step 20"),  # one of its two ranks told it
+        (lambda t: t.assign(loss_dtype="float64"), "another dtype from step 17"),
+    ],
+)
+def test_a_resumed_run_that_lacks_something_is_not_zero_at_every_step(asked, tmp_path, broken, said):
+    find = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))
+    lost = next(c for c in asked.cells if c.axes["world"] == c.axes["resume_world"] == 2 and c.axes["kill_step"] == 19)
+
+    def evidence_of(leg):
+        one = SimpleNamespace(**vars(find(leg)))
+        if leg == lost.resumed.id:
+            one.losses = broken(one.losses)
+        return one
+
+    path = overlay(asked, "gloo", 2, evidence_of, tmp_path / "o.svg")
+    assert notes(path) == ["0 at every step", f"resumed at 2: {said}"]
+    assert "not every step could be compared" in path.read_text()
+
+
+def test_zeros_of_another_sign_have_other_bits(asked, tmp_path):
+    find = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))
+    resumed = {cell.resumed.id for cell in asked.cells}
+
+    def evidence_of(leg):
+        one = SimpleNamespace(**vars(find(leg)))
+        bits = one.losses.loss_bits.where(one.losses.step != 24, -(2**31) if leg in resumed else 0)
+        one.losses = one.losses.assign(loss_bits=bits)
+        return one
+
+    found = notes(overlay(asked, "gloo", 1, evidence_of, tmp_path / "o.svg"))
+    assert len(found) == 4
+    assert all("zeros of other sign from step 24" in one for one in found)
+
+
+def test_a_rank_that_differs_is_seen_although_the_first_one_agrees(asked, tmp_path):
+    find = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))
+    resumed = {cell.resumed.id for cell in asked.cells}
+
+    def evidence_of(leg):
+        one = SimpleNamespace(**vars(find(leg)))
+        if leg in resumed:
+            one.losses = one.losses.assign(loss_bits=one.losses.loss_bits + (one.losses["rank"] == 1) * 3)
+        return one
+
+    path = overlay(asked, "gloo", 2, evidence_of, tmp_path / "o.svg")
+    assert notes(path) == []
+    assert "largest difference 3 ULP" in path.read_text()
+
+
+def test_an_overlay_needs_losses_and_events_only(asked, tmp_path):
+    find = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))
+    overlay(asked, "gloo", 2, lambda leg: SimpleNamespace(losses=find(leg).losses, events=find(leg).events),
+            tmp_path / "o.svg")  # fmt: skip
+
+
+@pytest.mark.parametrize("point", ["step", "a.point.with.a.name.as.long.as.this"])
+def test_nothing_that_is_drawn_lies_outside_of_an_overlay(tmp_path, point):
+    """Its box is found from what stands at its edges; here it is compared with one around everything."""
+    asked = synthetic.experiment(worlds=(2,), kills=tuple((step, point) for step in (2, 6, 10, 14, 19)), controls=False)
+    find = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))
+
+    def size(path):
+        return [float(side) for side in re.search(r'viewBox="0 0 (\S+) (\S+)"', path.read_text()).groups()]
+
+    quick = size(overlay(asked, "gloo", 2, find, tmp_path / "quick.svg"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("takeback.figures.panels.box", lambda *_: None)
+        whole = size(overlay(asked, "gloo", 2, find, tmp_path / "whole.svg"))
+    assert all(-2 <= a - b < 8 for a, b in zip(quick, whole, strict=True))  # points
+
+
+@pytest.mark.parametrize(
+    ("event", "said"), [("first_step", "no restored step told"), ("not_run", "did not run"), ("restored", None)]
+)
+def test_a_resume_that_is_not_told_of_is_not_zero_at_every_step(asked, tmp_path, event, said):
+    find = synthetic_legs.evidence_of(asked, synthetic.verdicts(asked))
+    resumed = {cell.resumed.id for cell in asked.cells if cell.axes["resume_world"] == 1}
+
+    def evidence_of(leg):
+        one = find(leg)
+        return SimpleNamespace(
+            losses=one.losses, events=one.events.assign(kind=event) if leg in resumed else one.events
+        )
+
+    found = notes(overlay(asked, "gloo", 2, evidence_of, tmp_path / "o.svg"))
+    assert found == [f"resumed at 1: {said}" if said else "0 at every step"] * 2
 
 
 def test_the_overlay_has_no_controls(asked, tmp_path):

@@ -94,3 +94,30 @@ def test_the_default_matrix_is_the_full_product_with_its_four_kill_steps():
     seen = {(c.axes["world"], c.axes["resume_world"], c.axes["kill_step"]) for c in cells}
     assert {(w, r, k) for w in (1, 2, 4) for r in (1, 2, 4) for k in (2, 6, 8, 19)} <= seen
     assert all(cell.expect.verdict == "equal" for cell in cells)
+
+
+def test_before_the_first_save_there_is_nothing_to_hand_over(tmp_path):
+    cell = one_cell(tmp_path, {"name": "reference"}, kill_step=2, trainer={"reduction": "allreduce"})
+    assert cell.against == "changed topology, nothing saved to hand over"
+    assert (cell.reference.world, cell.reference.trainer["settings"].get("handover")) == (4, None)
+
+
+def test_nothing_is_said_of_the_reduction_of_somebody_elses_trainer(tmp_path):
+    trainer = {"command": ["train", "{checkpoints}"], "settings": {"reduction": "allreduce"}}
+    cell = one_cell(tmp_path, trainer, kill_step=6)
+    assert cell.against == "changed topology, the trainer's own reduction"
+    assert cell.reference.trainer["settings"] == {"reduction": "allreduce"}
+
+
+def one_cell(folder, program, **axes):
+    import yaml
+
+    document = {
+        "title": "t",
+        "question": "q?",
+        "trainer": program,
+        "matrix": {"world": 2, "resume_world": 4, **axes},
+        "expect": {"verdict": "equal", "because": "b"},
+    }
+    (folder / "one.yaml").write_text(yaml.safe_dump(document))
+    return experiment.load(folder / "one.yaml").cells[0]

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import synthetic
 import synthetic_legs
-from takeback import machine, provenance
+from takeback import machine, provenance, sources
 
 SPEC = {"trainer": {"settings": {"seed": 7}}, "backend": "gloo", "world": 2, "hardware": {"threads": 1}}
 
@@ -17,19 +17,19 @@ def no_torch(monkeypatch):
 
 
 def test_the_id_of_a_leg_changes_with_any_fact_and_with_nothing_else():
-    one, same = (provenance.of_leg(SPEC, {"dtype": "float32"}, {"OMP_NUM_THREADS": "1"}) for _ in range(2))
-    other = provenance.of_leg(SPEC, {"dtype": "float64"}, {"OMP_NUM_THREADS": "1"})
+    one, same = (machine.of_leg(SPEC, {"dtype": "float32"}, {"OMP_NUM_THREADS": "1"}) for _ in range(2))
+    other = machine.of_leg(SPEC, {"dtype": "float64"}, {"OMP_NUM_THREADS": "1"})
     assert one["id"] == same["id"] != other["id"]
 
 
 def test_threads_and_kernel_capability_of_the_ranks_are_in_the_fingerprint():
     environment = {"OMP_NUM_THREADS": "3", "ATEN_CPU_CAPABILITY": "avx2"}
-    fingerprint = provenance.of_leg(SPEC, {}, environment)["fingerprint"]
+    fingerprint = machine.of_leg(SPEC, {}, environment)["fingerprint"]
     assert (fingerprint["threads"], fingerprint["cpu_capability"]) == ("3", "avx2")
 
 
 def test_variables_that_change_kernels_are_recorded_and_others_are_not():
-    flags = provenance.of_leg(SPEC, {}, {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HOME": "/x", "TOKEN": "y"})["flags"]
+    flags = machine.of_leg(SPEC, {}, {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "HOME": "/x", "TOKEN": "y"})["flags"]
     assert flags == {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
@@ -39,34 +39,72 @@ def test_legs_with_another_fingerprint_are_named_in_the_experiment():
     leg = asked.cells[0].reference
     legs = [synthetic_legs.provenance(leg), synthetic_legs.provenance(leg, cpu_capability="AVX2"), {}]
     found = provenance.of_experiment(asked, frame, legs)
-    assert found["fingerprints"] == "the legs DIFFER in cpu_capability"
+    assert found["fingerprints"] == "the runs DIFFER in cpu_capability"
     assert found["fingerprint"]["cpu_capability"] == "AVX2 | AVX512"
     assert found["experiment"]["legs that ran"] == 2
 
 
-def test_comparisons_that_differ_in_numbers_alone_become_one_with_its_cells_counted():
-    sides = "same topology, gloo: resumed leg (world {0}) against the reference (world {0}): "
+def compared(*texts, **columns):
+    """Verdicts with these comparisons; all else as in a cell that compared everything and came out equal."""
+    usual = {"control": None, "diagnosis": "equal", "steps_compared": 8, "states_compared": 9, "samples_equal": True}
+    return pd.DataFrame({"comparison": texts} | {name: columns.get(name, value) for name, value in usual.items()})
+
+
+def test_clauses_that_differ_in_numbers_alone_become_one_with_its_cells_counted():
+    sides = "same topology, gloo: resumed leg (world {0}) against the uninterrupted reference (world {0}): "
     one = sides.format(1) + "losses of steps 5-24 as float32 bits"
     four = sides.format(4) + "losses of steps 17-24 as float32 bits; 1 state digest by name"
-    frame = pd.DataFrame({"comparison": [one, four, "nothing was compared", None]})
-    made, nothing = provenance.comparisons(frame)
+    made, nothing = provenance.comparisons(compared(one, "nothing was compared", None, four))
     assert made["cells"] == 2
-    assert made["comparison"] == "same topology, gloo: resumed leg (world 1 or 4) against the reference (world 1 or 4)"
     losses, states = made["parts"]
     assert losses == {"cells": 2, "comparison": "losses of steps 5-24 or 17-24 as float32 bits"}
     assert states["cells"] == 1
-    assert nothing["comparison"] == "nothing was compared"
+    assert (nothing["cells"], nothing["parts"]) == (2, [])
+
+
+def test_the_comparison_of_a_kind_is_said_in_words_from_what_was_compared():
+    sides = "same topology, gloo: resumed leg (world {0}) against the uninterrupted reference (world {0}): "
+    clauses = "losses of steps 17-24 as float32 bits, rank by rank; twin with reference (24 losses)"
+    frame = compared(*(sides.format(world) + clauses for world in (1, 4)), control=[None, "rng not restored"])
+    (whole,) = provenance.comparisons(frame)
+    assert whole["words"] == (
+        "Same topology on gloo, 2 cells, 1 of them a negative control: the run resumed at world 1 or 4 was compared "
+        "with the uninterrupted run at the same world: 16 losses as float32 bits, 18 state digests by name and the "
+        "samples of every step. Before that, two uninterrupted runs were compared with each other."
+    )
+    (less,) = provenance.comparisons(frame.assign(states_compared=[9, 0], samples_equal=None))
+    assert "16 losses as float32 bits and 9 state digests by name (in 1 cell)." in less["words"]
+    assert "samples" not in less["words"]
+
+
+def test_where_nothing_was_compared_the_reason_is_said():
+    frame = compared("nothing was compared", diagnosis="not run: no CUDA device")
+    assert provenance.comparisons(frame)[0]["words"] == "In 1 cell nothing was compared: no CUDA device."
 
 
 def test_singular_and_plural_of_one_comparison_are_the_same_comparison():
-    frame = pd.DataFrame({"comparison": ["a: b: receipts of 1 rank", "a: b: receipts of 1,024 ranks"]})
-    (made,) = provenance.comparisons(frame)
+    (made,) = provenance.comparisons(compared("a: b: receipts of 1 rank", "a: b: receipts of 1,024 ranks"))
     assert made["parts"] == [{"cells": 2, "comparison": "receipts of 1 or 1,024 ranks"}]
 
 
 def test_many_values_are_given_as_a_range():
-    frame = pd.DataFrame({"comparison": [f"a: b: {n} losses" for n in (9, 10, 11, 12, 13, 14)]})
+    frame = compared(*(f"a: b: {n} losses" for n in (9, 10, 11, 12, 13, 14)))
     assert provenance.comparisons(frame)[0]["parts"][0]["comparison"] == "9 … 14 losses"
+
+
+def test_a_bridge_that_no_rank_told_is_said_to_be_not_told():
+    told = {"bridge": {"backend": "nccl", "version": "2.27"}}
+    assert machine.of_leg(SPEC, told, {})["fingerprint"]["bridge"] == "nccl, 2.27"
+    for backend in ("gloo", "nccl"):
+        found = machine.of_leg(SPEC | {"backend": backend}, {}, {})["fingerprint"]["bridge"]
+        assert found == f"{backend} (not told by the trainer)"
+
+
+def test_rewording_the_provenance_of_the_page_is_no_reason_to_train_again():
+    behind = {path.name for role in ("trainer", "nemesis") for path in sources.files(role)}
+    assert "machine.py" in behind
+    assert not behind & {"provenance.py", "sheet.py"}
+    assert "provenance" not in vars(machine)
 
 
 def test_a_provenance_written_twice_has_the_same_bytes(tmp_path):

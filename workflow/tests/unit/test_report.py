@@ -36,7 +36,10 @@ def test_all_as_predicted_is_a_yes_with_what_was_done(asked):
         "Killed at 4 points at worlds 1, 2 and 4 and resumed at 1, 2 and 4, the run is the same run, bit for bit, "
         "in all 36 cells."
     )
-    assert found.more == ("All 7 planted failures were caught.", "36 cells did not run: no CUDA device.")
+    assert found.more == (
+        "All 7 negative controls (failures planted on purpose) were caught.",
+        "36 cells did not run: no CUDA device.",
+    )
 
 
 def test_a_surprise_is_a_no_that_names_the_first_one(asked):
@@ -46,10 +49,10 @@ def test_a_surprise_is_a_no_that_names_the_first_one(asked):
     assert f"The first is {asked.cells[2].id}: expected equal, got different" in found.more[0]
 
 
-def test_a_planted_failure_that_was_not_caught_is_a_no(asked):
+def test_a_negative_control_that_was_not_caught_is_a_no(asked):
     found = answer(synthetic.verdicts(asked, {asked.cells[-1].id: "equal"}))
     assert found.word == "No."
-    assert "1 of 7 planted failures came out otherwise." in found.more
+    assert "1 of 7 negative controls (failures planted on purpose) came out otherwise." in found.more
 
 
 def test_nothing_ran_is_neither_yes_nor_no():
@@ -64,6 +67,65 @@ def test_predicted_differences_are_no_yes():
     frame = synthetic.verdicts(asked, {asked.cells[0].id: "different"}).assign(surprise=False)
     assert answer(frame).word == "As predicted."
     assert "35 equal and 1 different" in answer(frame).sentence
+
+
+def test_bit_for_bit_does_not_cover_what_was_not_compared(asked):
+    whole = synthetic.verdicts(asked)
+    frame = whole.copy()
+    frame.loc[:2, "states_compared"] = 0
+    frame.loc[:0, "samples_equal"] = None
+    found = answer(frame)
+    assert found.sentence.endswith(
+        "bit for bit, in all 36 cells; in 2 cells no states were compared, only losses and samples; "
+        "in 1 cell no states and no samples were compared, only losses."
+    )
+    assert found.numbers[0] == (36, 36, "cells equal, bit for bit in what was compared")
+    assert "only" not in answer(whole).sentence
+    wrong = answer(frame.assign(surprise=frame.index == 5))
+    assert any(one.startswith("In 2 cells no states were compared") for one in wrong.more)
+
+
+def test_the_page_says_what_each_cell_compared(asked, tmp_path):
+    frame = synthetic.verdicts(asked)
+    frame["samples_equal"] = None
+    text = page(tmp_path / "kill_resume", asked, frame)
+    assert "<td>24 losses, 900 states, no samples</td>" in text
+    assert "<td>no losses, no states, no samples</td>" in text  # a cell that did not run
+    assert "what was not compared is not covered" in text
+
+
+def test_times_are_said_to_be_taken_beside_other_runs(asked, tmp_path):
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked))
+    warning = "Other runs ran beside these; take them as an order of magnitude, not a benchmark."
+    assert 0 < text.index('id="times"') < text.index(warning) < text.index('class="numbers"')
+
+
+def test_which_losses_are_shown_follows_from_the_verdicts(asked, tmp_path):
+    figures = tmp_path / "kill_resume/figures"
+    figures.mkdir(parents=True)
+    for name in ("gloo-w1", "gloo-w2", "nccl-w1", "gone-w1"):  # a run may be called anything
+        (figures / f"overlay-{name}.svg").write_text(f'<svg id="{name}"><text>sampler did not run</text></svg>')
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked))
+    shown = re.findall(r'aria-label="Losses: (\S+), scrolls', text)
+    assert shown == ["gloo-w1", "gloo-w2"]
+    assert text.count("No losses are shown of nccl at world 1, nccl at world 2, nccl at world 4: none of") == 1
+
+
+def test_the_page_uses_one_word_for_one_thing(asked, tmp_path):
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked), draw=True)
+    assert "undisturbed" not in text
+    first, heading = text.index("planted on purpose"), text.index('id="controls"')
+    assert first < heading
+    assert "planted failure" not in text
+
+
+def test_the_comparison_stands_in_words_and_its_clauses_can_be_opened(asked, tmp_path):
+    text = page(tmp_path / "kill_resume", asked, synthetic.verdicts(asked))
+    section = text[text.index('id="provenance"') : text.index('id="cells"')]
+    closed = re.sub(r"<details>.*?</details>", "", section, flags=re.S)
+    assert "was compared with the uninterrupted run at the same world" in closed
+    assert "state digests by name;" not in closed
+    assert len(re.sub(r"<[^>]+>|\s+", " ", closed).split()) < 300  # half a page
 
 
 def test_the_page_needs_nothing_from_outside(asked, tmp_path):

@@ -15,13 +15,15 @@ def row(cell, verdict="equal", *, expected="equal", surprise=False, diagnosis=""
 def test_all_as_predicted_is_one_line_and_status_0():
     rows = [row("a"), row("b"), row("c", "different", expected="different"), row("d", "invalid", expected="invalid")]
     text, status = terminal_summary(pd.DataFrame(rows), "kill_resume")
-    assert (text, status) == ("kill_resume: 4 of 4 cells as predicted (2 equal, 1 different, 1 invalid)", 0)
+    told = "kill_resume: 4 of 4 cells as predicted (2 equal, 1 different, 1 invalid)"
+    assert (text, status) == (f"{told}; see results/kill_resume/report.html", 0)
 
 
 def test_cells_that_could_not_run_are_counted_apart_with_their_reasons():
     rows = [row("a"), *(row(c, "not-run", diagnosis="no CUDA device") for c in "bc")]
     text, status = terminal_summary(pd.DataFrame(rows), "x")
-    assert (text, status) == ("x: 1 of 1 cells as predicted (1 equal); 2 not run: no CUDA device", 0)
+    told = "x: 1 of 1 cells as predicted (1 equal); 2 not run: no CUDA device"
+    assert (text, status) == (f"{told}; see results/x/report.html", 0)
 
 
 def test_a_surprise_names_cell_expectation_result_reason_logs_and_the_command_and_is_status_1():
@@ -34,9 +36,9 @@ def test_a_surprise_names_cell_expectation_result_reason_logs_and_the_command_an
         "got:       different from step 17 on, rng.torch first",
         "why:       from step 17 on",
         "logs:      results/logs/leg/kill-lost.log results/logs/leg/resume-lost.log",
-        "reproduce: snakemake --cores 2 results/runs/resume-lost/events.parquet --forcerun leg",
+        "reproduce: snakemake --cores 2 x --forcerun results/runs/resume-lost/events.parquet",
         "",
-        "x: 1 of 2 cells as predicted (1 equal, 1 different)",
+        "x: 1 of 2 cells as predicted (1 equal, 1 different); see results/x/report.html",
     ]
 
 

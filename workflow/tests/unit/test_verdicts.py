@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import json
 import shutil
+import weakref
 from types import SimpleNamespace
 
 import numpy as np
@@ -86,6 +88,19 @@ def test_a_start_from_scratch_is_right_and_said_where_nothing_was_committed():
     assert "no checkpoint was committed before the fault" in row["diagnosis"]
 
 
+def test_without_state_it_is_said_that_none_was_compared():
+    assert "no state told: not compared" in Scene(digests=False).judge()["diagnosis"]
+
+
+def test_state_that_is_not_told_at_loads_is_not_compared_there_and_said():
+    scene = Scene()
+    for leg in scene.evidence:
+        scene.drop(leg, "digests", lambda frame: frame["moment"] == "loaded")
+    row = scene.judge()
+    assert row["verdict"] == "equal"
+    assert "not told both at the save of step 16 and right after its load: not compared there" in row["diagnosis"]
+
+
 def test_without_a_ledger_the_samples_are_not_called_equal():
     row = Scene(ledger=False).judge()
     assert row["samples_equal"] is None
@@ -125,8 +140,103 @@ def test_a_checkpoint_that_was_never_committed_is_invalid():
 
 
 @pytest.mark.parametrize("restored", [4, 8])
-def test_killed_inside_a_save_both_the_old_and_the_new_checkpoint_are_right(restored):
+def test_killed_inside_a_save_whose_commit_is_not_told_both_checkpoints_are_right(restored):
     assert Scene(kill_step=8, point="save.pointer", restored=restored).judge()["verdict"] == "equal"
+
+
+@pytest.mark.parametrize(
+    ("point", "right"), [("save.begin", 4), ("save.write", 4), ("save.commit", 4), ("save.pointer", 8)]
+)
+def test_killed_inside_a_save_only_the_checkpoint_that_was_committed_is_right(point, right):
+    def judged(restored):
+        return Scene(kill_step=8, point=point, restored=restored, commits=True).judge()
+
+    assert (judged(right)["verdict"], judged(right)["committed_step"]) == ("equal", right)
+    wrong = judged(12 - right)
+    assert wrong["verdict"] == "invalid"
+    why = "step 4 was restored although step 8 was committed" if right == 8 else "no checkpoint of it was committed"
+    assert why in wrong["diagnosis"]
+
+
+def test_what_was_committed_while_the_fault_struck_leaves_no_choice():
+    scene = Scene(kill_step=20, restored=16).add_event("killed", "committed", rank=0, mono=500.0, step=20)
+    assert "step 16 was restored although step 20 was committed" in scene.judge()["diagnosis"]
+
+
+def test_a_killed_leg_with_a_parent_leaves_behind_what_it_had_restored():
+    scene = Scene(kill_step=2, restored=0)
+    scene.change("killed", "events", kind("restored"), step=12.0)
+    scene.evidence["killed"] = dataclasses.replace(
+        scene.evidence["killed"], spec={**scene.evidence["killed"].spec, "parent": "kill-before"}
+    )
+    row = scene.judge()
+    assert (row["verdict"], row["committed_step"]) == ("invalid", 12)
+
+
+def test_a_trainer_that_never_tells_of_a_checkpoint_can_not_be_judged():
+    scene = Scene(restored=0)
+    for leg in scene.evidence:
+        scene.drop(leg, "events", kind("saved"))
+    row = scene.judge()
+    assert row["verdict"] == "invalid"
+    assert row["diagnosis"] == "the trainer never told of a complete checkpoint, so a resume can't be judged"
+
+
+@pytest.mark.parametrize("leg", ["reference", "twin", "killed"])
+def test_a_leg_that_found_a_checkpoint_of_another_run_is_invalid(leg):
+    row = Scene(kill_step=2).change(leg, "events", kind("restored", 1), step=4.0).judge()
+    assert row["verdict"] == "invalid"
+    assert "did not start from scratch, as far as it told: rank 1 restored step 4" in row["diagnosis"]
+
+
+@pytest.mark.parametrize("leg", ["reference", "twin", "killed"])
+def test_a_leg_that_does_not_tell_where_it_starts_is_invalid(leg):
+    row = Scene().drop(leg, "events", kind("restored", 0)).judge()
+    assert row["verdict"] == "invalid"
+    assert "did not start from scratch, as far as it told: rank 0 told no restored step" in row["diagnosis"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        (lambda s: s.change("reference", "events", kind("restored", 1), monotonic=999.0), "came after the first step"),
+        (lambda s: s.drop("reference", "losses", steps(1, 4)), "its first step was 5"),
+    ],
+)
+def test_a_start_from_scratch_that_the_steps_belie_is_invalid(damage, why):
+    row = damage(Scene()).judge()
+    assert row["verdict"] == "invalid"
+    assert why in row["diagnosis"]
+
+
+def test_a_victim_struck_before_its_first_step_owes_no_receipt():
+    scene = Scene(kill_step=2).drop("killed", "events", kind("restored", 1))
+    for table in ("losses", "ledger", "digests"):
+        scene.drop("killed", table, lambda frame: frame["rank"] == 1)
+    scene.drop("killed", "events", kind("first_step", 1))
+    assert scene.judge()["verdict"] == "equal"
+
+
+def test_a_resume_receipt_that_names_no_step_is_none():
+    row = Scene(kill_step=2).change("resumed", "events", kind("restored"), step=np.nan).judge()
+    assert (row["verdict"], row["diagnosis"]) == ("invalid", "no resume receipt: none from ranks 0-1")
+
+
+@pytest.mark.parametrize(
+    ("kill_step", "restored", "words"),
+    [(19, 20, "the handover control hands over at step 16"), (2, 4, "the reference has no handover")],
+)
+def test_a_handover_at_another_step_than_the_restored_one_is_invalid(kill_step, restored, words):
+    scene = Scene(world=2, resume_world=4, kill_step=kill_step, settings={"reduction": "allreduce"}, restored=restored)
+    # Survivors saved once more after the fault, which nobody could foresee.
+    row = scene.add_event("killed", "saved", rank=0, mono=500.0, step=restored).judge()
+    assert (row["verdict"], row["diagnosis"]) == ("invalid", f"{words}, the resume restored {restored}")
+
+
+def test_before_the_first_save_the_reference_has_the_topology_of_the_resumed_leg():
+    scene = Scene(world=2, resume_world=4, kill_step=2, settings={"reduction": "allreduce"})
+    row = scene.change("killed", "losses", steps(1), loss_bits=bits_at(7)).judge()
+    assert row["verdict"] == "equal"
 
 
 def test_a_checkpoint_that_survivors_completed_after_the_fault_may_be_restored():
@@ -147,6 +257,51 @@ def test_a_fault_that_was_held_and_not_fired_is_invalid():
     row = scene.judge()
     assert row["verdict"] == "invalid"
     assert "rank 1 was not struck" in row["diagnosis"]
+
+
+@pytest.mark.parametrize("place", [{"step": 18.0}, {"point": "forward"}])
+def test_a_victim_that_was_held_elsewhere_is_no_receipt(place):
+    row = Scene().change("killed", "events", kind("held"), **place).judge()
+    assert row["diagnosis"] == "the fault never struck: its point step of step 19 was never reached"
+
+
+def test_a_receipt_that_does_not_say_how_victims_end_is_invalid():
+    def receipt(**more):
+        detail = {"fault": "0", "action": "sigkill", "victims": [{"rank": 1, "pid": 101}], **more}
+        return Scene().change("killed", "events", kind("fault_fired"), detail=json.dumps(detail)).judge()
+
+    assert receipt(ends_by={"signal": 9})["verdict"] == "equal"
+    assert receipt()["diagnosis"] == "the receipt of sigkill does not say how it ends its victims"
+    # The name of the fault says nothing.
+    assert receipt(ends_by={"signal": 15})["diagnosis"] == "the fault never struck: rank 1 did not end by sigkill"
+
+
+def ended_before(scene, rank, **how):
+    """The rank ends at second 50, before every fault."""
+    scene.drop("killed", "events", lambda f: (f["kind"] == "exited") & f["detail"].str.contains(f'"of_rank": {rank},'))
+    return scene.add_event("killed", "exited", mono=50.0, **({"of_rank": rank, "signal": None, "by": "itself"} | how))
+
+
+def test_a_planned_victim_that_had_ended_by_itself_is_invalid():
+    scene = ended_before(Scene(ranks="all"), 0, status=1)
+    receipt = {"fault": "0", "victims": [{"rank": 1, "pid": 101}], "ends_by": {"signal": 9}}
+    scene.change("killed", "events", kind("fault_fired"), detail=json.dumps(receipt))
+    row = scene.judge()
+    assert (row["verdict"], row["diagnosis"]) == ("invalid", "rank 0 had ended before the fault struck")
+
+
+def test_a_rank_that_failed_before_the_fault_of_another_is_invalid():
+    row = ended_before(Scene(), 0, status=1).judge()
+    assert (row["verdict"], row["diagnosis"]) == ("invalid", "rank 0 had ended before the fault struck")
+
+
+@pytest.mark.parametrize(("signal", "verdict"), [(9, "invalid"), (15, "invalid"), (6, "equal")])
+def test_a_survivor_that_somebody_else_killed_is_invalid_and_one_that_aborts_is_not(signal, verdict):
+    scene = Scene().drop("killed", "events", lambda f: f["detail"].str.contains('"of_rank": 0,'))
+    row = scene.add_event("killed", "exited", of_rank=0, status=None, signal=signal, by="itself").judge()
+    assert row["verdict"] == verdict
+    if verdict == "invalid":
+        assert f"rank 0, which was no victim, ended by signal {signal} (SIG" in row["diagnosis"]
 
 
 def test_of_several_victims_one_is_held_and_all_must_be_struck():
@@ -207,6 +362,69 @@ def test_ranks_that_restored_different_epochs_are_different():
     assert "different epochs: rank 0 → 2, rank 1 → 0" in row["diagnosis"]
 
 
+@pytest.mark.parametrize("leg", ["reference", "resumed"])
+def test_ranks_that_formed_another_group_than_the_cells_are_invalid(leg):
+    scene = Scene(world=4).add_event(leg, "group_formed", rank=2, world=1, backend="gloo")
+    row = scene.judge()
+    assert row["verdict"] == "invalid"
+    assert "rank 2 of the re" in row["diagnosis"]
+    assert "was in a group of 1 rank, not 4" in row["diagnosis"]
+
+
+# Told once, and by all
+
+
+def again(scene, leg, table, where, **values):
+    """Tell rows a second time, with other values."""
+    frame = getattr(scene.evidence[leg], table)
+    return scene._put(leg, table, pd.concat([frame, frame[where(frame)].assign(**values)], ignore_index=True))
+
+
+@pytest.mark.parametrize("leg", ["reference", "killed", "resumed"])
+@pytest.mark.parametrize("bits", [1, bits_at(18)])
+def test_a_loss_told_twice_in_one_attempt_is_invalid(leg, bits):
+    row = again(Scene(), leg, "losses", steps(18, 18, rank=1), loss_bits=bits).judge()
+    assert row["verdict"] == "invalid"
+    assert row["diagnosis"].endswith("told twice: the loss of step 18 on rank 1")
+
+
+def test_an_entry_told_twice_in_one_attempt_is_invalid():
+    row = again(Scene(), "resumed", "digests", entry("ema.w", moment="saved", ranks=[1], after=24), order=99).judge()
+    assert row["verdict"] == "invalid"
+    assert row["diagnosis"] == "the resumed leg told twice: the state entry ema.w (saved, step 24) on rank 1"
+
+
+def test_a_resume_receipt_told_twice_is_invalid():
+    row = Scene().add_event("resumed", "restored", rank=1, mono=301.0, step=16, epoch=2).judge()
+    assert row["diagnosis"] == "the resumed leg told twice: the resume receipt of rank 1"
+
+
+@pytest.mark.parametrize("resume_world", [2, 4])
+@pytest.mark.parametrize(("table", "what"), [("losses", "loss of steps 17-24"), ("digests", "state (loaded, step 16)")])
+def test_a_rank_of_the_resumed_leg_that_tells_nothing_is_invalid(resume_world, table, what):
+    row = Scene(resume_world=resume_world).drop("resumed", table, lambda frame: frame["rank"] == 1).judge()
+    assert (row["verdict"], row["diagnosis"]) == ("invalid", f"rank 1 of the resumed leg told no {what}")
+
+
+def test_a_rank_that_stops_telling_its_state_at_another_world_is_invalid():
+    scene = Scene(world=4, resume_world=2)
+    row = scene.drop("resumed", "digests", lambda f: (f["rank"] == 1) & (f["moment"] == "end")).judge()
+    assert row["diagnosis"] == "rank 1 of the resumed leg told no state (end, step 24)"
+
+
+def test_a_trainer_whose_first_rank_alone_tells_its_state_is_judged_by_that():
+    scene = Scene(resume_world=4)
+    for leg in scene.evidence:
+        scene.drop(leg, "digests", lambda frame: frame["rank"] > 0)
+    assert scene.judge()["verdict"] == "equal"
+
+
+def test_at_another_world_an_entry_that_one_rank_has_lost_is_different():
+    scene = Scene(world=4, resume_world=2)
+    row = scene.drop("resumed", "digests", entry("ema.w", moment="end", ranks=[1])).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 24, "ema.w")
+
+
 def test_equal_weights_with_another_optimizer_on_one_rank_are_named():
     row = (
         Scene(world=4)
@@ -238,6 +456,12 @@ def test_hardware_may_change_where_the_cell_changes_it():
     assert "hardware changed on purpose (threads 1 → 2)" in row["comparison"]
 
 
+def test_hardware_that_should_change_for_the_resume_may_not_change_before_it():
+    scene = Scene().fingerprint("twin", threads=2).fingerprint("resumed", threads=2)
+    scene.cell.axes["resume_hardware"] = {"threads": 2}
+    assert scene.judge()["diagnosis"] == "hardware differs between reference and twin: threads 1 → 2"
+
+
 def test_a_leg_without_a_fingerprint_is_invalid():
     scene = Scene()
     scene.evidence["killed"] = dataclasses.replace(scene.evidence["killed"], provenance={})
@@ -267,6 +491,21 @@ def test_a_victim_that_died_before_it_told_its_last_step_is_no_difference():
     assert Scene().drop("killed", "losses", steps(19, rank=1)).judge()["verdict"] == "equal"
 
 
+@pytest.mark.parametrize("leg", ["twin", "killed"])
+def test_undisturbed_runs_with_another_learning_rate_are_unrepeatable(leg):
+    row = Scene().change(leg, "losses", steps(9), lr=0.5).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("unrepeatable", 9, "lr")
+
+
+def test_legs_are_let_go_after_the_last_cell_that_uses_them(monkeypatch):
+    kept = []
+    original = verdicts.LegView
+    monkeypatch.setattr(verdicts, "LegView", lambda one: kept.append(weakref.ref(view := original(one))) or view)
+    assert Scene().judge()["verdict"] == "equal"
+    gc.collect()
+    assert [view() for view in kept] == [None] * 4
+
+
 # Losses
 
 
@@ -289,11 +528,71 @@ def test_a_nan_where_the_reference_has_a_number_is_the_largest_distance():
     assert "a NaN against a number" in row["diagnosis"]
 
 
-def test_the_same_nan_on_both_sides_is_equal():
+def test_the_same_nan_on_both_sides_is_equal_and_said():
     scene = Scene()
     for leg in scene.evidence:
-        scene.change(leg, "losses", steps(17), loss_bits=0x7FC00000)
-    assert scene.judge()["verdict"] == "equal"
+        scene.change(leg, "losses", steps(18), loss_bits=0x7FC00000)
+    row = scene.judge()
+    assert row["verdict"] == "equal"
+    assert "7 of the compared losses are NaN" in row["diagnosis"]
+
+
+def test_two_zeros_differ_by_their_sign():
+    scene = Scene()
+    for leg in scene.evidence:
+        scene.change(leg, "losses", steps(18, 18), loss_bits=0)
+    row = scene.change("resumed", "losses", steps(18, 18), loss_bits=-(2**31)).judge()
+    assert (row["verdict"], row["first_step"], row["max_ulp"]) == ("different", 18, 0)
+    assert "(1 of 8, by the sign of zero)" in row["diagnosis"]
+
+
+def test_without_losses_the_state_alone_is_not_called_the_whole():
+    scene = Scene()
+    for leg in scene.evidence:
+        scene.drop(leg, "losses", steps(0))
+    row = scene.judge()
+    assert row["verdict"] == "equal"
+    assert "no loss told: not compared" in row["diagnosis"]
+
+
+def test_a_resume_at_the_end_says_that_no_loss_was_left_to_compare():
+    row = Scene(steps=20, kill_step=20, point="saved").judge()
+    assert row["verdict"] == "equal"
+    assert "no step was left to do after step 20: no loss compared" in row["diagnosis"]
+
+
+# Beside the losses
+
+
+@pytest.mark.parametrize(("column", "name"), [("grad_norm_bits", "grad_norm"), ("lr", "lr")])
+@pytest.mark.parametrize("resume_world", [2, 4])
+def test_another_gradient_norm_or_learning_rate_is_different_although_every_loss_agrees(column, name, resume_world):
+    row = Scene(resume_world=resume_world).change("resumed", "losses", steps(22), **{column: 7}).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 22, name)
+    assert (
+        f"{name} differs from step 22 on; every loss agrees (8 losses); every state digest agrees" in row["diagnosis"]
+    )
+    assert "grad_norm and lr of steps 17-24" in row["comparison"]
+
+
+@pytest.mark.parametrize(("step", "state"), [(24, "ema.w"), (23, "lr")])
+def test_the_first_state_is_a_number_beside_the_loss_only_if_no_entry_differs_before(step, state):
+    scene = Scene().change("resumed", "digests", entry("ema.w", after=24), digest=OTHER)
+    row = scene.change("resumed", "losses", steps(step), lr=7.0).judge()
+    assert (row["first_step"], row["first_state"]) == (step, state)
+
+
+def test_a_learning_rate_that_one_leg_does_not_tell_is_not_compared_and_said():
+    scene = Scene().change("resumed", "losses", lr=np.nan)
+    row = scene.judge()
+    assert row["verdict"] == "equal"
+    assert "the resumed leg told no lr: not compared" in row["diagnosis"]
+    assert "grad_norm of steps 17-24" in row["comparison"]
+
+
+def test_a_learning_rate_missing_in_one_step_is_different():
+    row = Scene().change("resumed", "losses", steps(23, 23), lr=np.nan).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 23, "lr")
 
 
 def test_a_resumed_leg_that_stops_early_is_different():
@@ -326,12 +625,19 @@ def test_ranks_that_tell_different_losses_of_one_step_are_named(resume_world):
 
 def test_a_step_done_twice_must_equal_its_first_execution():
     # Only the handover control may excuse it; here nothing may.
+    # A survivor did one more step than the victim.
     scene = Scene(world=2, resume_world=4, kill_step=19)
-    scene.change("killed", "losses", steps(18), loss_bits=bits_at(18) + 1)
-    scene.change("killed", "events", kind("held"), step=17.0)
+    again(scene, "killed", "losses", steps(19, 19, rank=0), step=20, loss_bits=bits_at(20) + 1)
     row = scene.judge()
-    assert (row["verdict"], row["first_step"]) == ("different", 18)
-    assert "steps 18-19 done twice: not as at the first execution" in row["diagnosis"]
+    assert (row["verdict"], row["first_step"]) == ("different", 20)
+    assert "step 20 done twice: not as at the first execution" in row["diagnosis"]
+
+
+def test_a_learning_rate_of_a_step_done_twice_must_equal_that_of_its_first_execution():
+    scene = Scene(kill_step=19)
+    again(scene, "killed", "losses", steps(19, 19, rank=0), step=20, loss_bits=bits_at(20), lr=7.0)
+    row = scene.judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 20, "lr")
 
 
 def test_against_the_handover_control_the_first_execution_is_no_measure():
@@ -424,6 +730,14 @@ def test_at_another_world_weights_that_drift_apart_are_not_taken_for_the_ranks_o
     assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 20, "model.w")
 
 
+def test_ranks_killed_before_they_told_their_state_at_a_save_are_no_difference():
+    scene = Scene(kill_step=8, point="saved", ranks="all", own_rng=True)
+    scene.drop("killed", "digests", lambda f: (f["moment"] == "saved") & (f["step"] == 8) & (f["rank"] == 0))
+    assert scene.judge()["verdict"] == "equal"
+    row = scene.change("resumed", "digests", entry("ema.w", moment="loaded", ranks=[0, 1]), digest=OTHER).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 9, "ema.w")
+
+
 # Data
 
 
@@ -439,7 +753,7 @@ def test_a_replayed_epoch_is_different_although_losses_and_state_agree():
     scene._put("resumed", "ledger", replay(scene.evidence["resumed"].ledger))
     row = scene.judge()
     assert (row["verdict"], row["samples_equal"]) == ("different", False)
-    assert "each epoch uses each sample as it should, but in other steps" in row["diagnosis"]
+    assert "each sample is used as often as it should be, but in other steps" in row["diagnosis"]
 
 
 def test_samples_used_twice_in_an_epoch_are_counted():
@@ -458,6 +772,20 @@ def test_another_world_may_share_out_the_same_samples_in_another_way():
     assert Scene(world=1, resume_world=4).judge()["samples_equal"] is True
 
 
+def test_it_is_said_what_the_samples_were_checked_for():
+    assert "over all ranks, each step the reference's multiset, none twice in an epoch" in Scene().judge()["comparison"]
+
+
+def test_without_epochs_nothing_is_said_of_samples_used_again():
+    scene = Scene()
+    for leg in scene.evidence:
+        scene.change(leg, "ledger", epoch=-1)
+    row = scene.judge()
+    assert row["verdict"] == "equal"
+    assert "epoch" not in row["diagnosis"]
+    assert "each step the reference's multiset, no epoch told" in row["comparison"]
+
+
 def test_the_wrong_epoch_on_the_right_samples_is_different():
     row = Scene().change("resumed", "ledger", steps(17), epoch=0).judge()
     assert (row["verdict"], row["first_step"], row["samples_equal"]) == ("different", 17, False)
@@ -472,6 +800,7 @@ def test_a_reference_that_repeats_samples_itself_is_followed_and_said():
     row = scene.judge()
     assert row["verdict"] == "equal"
     assert "the reference itself uses 48 samples again" in row["diagnosis"]
+    assert "in an epoch each as often as there" in row["comparison"]
 
 
 # Exits
@@ -503,7 +832,16 @@ def test_a_signal_that_nobody_sent_comes_before_the_errors_of_the_peers():
     scene = fail(Scene(), "resumed")
     scene.change("resumed", "events", lambda f: f["detail"].str.contains('"of_rank": 1, "status": 1'),
                  detail=json.dumps({"of_rank": 1, "status": None, "signal": 11, "by": "itself"}))  # fmt: skip
-    assert "rank 1 ended by signal 11" in scene.judge()["diagnosis"]
+    assert "rank 1 ended by signal 11 (SIGSEGV)" in scene.judge()["diagnosis"]
+
+
+@pytest.mark.parametrize("leg", ["reference", "twin", "resumed"])
+def test_a_rank_that_somebody_killed_is_a_crash_by_that_signal(leg):
+    scene = refuse(Scene()) if leg == "resumed" else fail(Scene(), leg)
+    scene.drop(leg, "events", lambda f: f["detail"].str.contains('"of_rank": 1, "status"'))
+    row = scene.add_event(leg, "exited", of_rank=1, status=None, signal=9, by="itself").judge()
+    assert row["verdict"] == "crashed"
+    assert "crashed: rank 1 ended by signal 9 (SIGKILL)" in row["diagnosis"]
 
 
 def test_a_killed_leg_that_failed_before_its_fault_is_crashed():

@@ -45,6 +45,13 @@ WRONG = {
     "matrix": {**SMALL["matrix"], "resume_world": 2},
     "expect": {"verdict": "different", "because": "for the test"},
 }
+FOREIGN = {
+    "title": "Somebody else's trainer",
+    "question": "Is it still the same run?",
+    "trainer": {"command": ["python", "workflow/tests/data/foreign.py", "{checkpoints}"]},
+    "matrix": {"backend": "gloo", "world": 2, "kill_step": 6},
+    "expect": {"verdict": "equal", "because": "model, optimizer and step are all there is"},
+}
 
 
 class Flow:

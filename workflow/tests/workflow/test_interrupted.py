@@ -19,6 +19,13 @@ def until(condition, what, seconds=120):
         os.sched_yield()
 
 
+def end(call):
+    """Whatever the test has come to, its workflow does not outlive it."""
+    if call.poll() is None:
+        os.killpg(call.pid, signal.SIGKILL)
+        call.wait()
+
+
 def ours_of(call, folder):
     """What a call has left; others may be at work on this machine."""
     return [line for line in leftovers() if str(folder) in line or f"takeback-{call.pid}-" in line]
@@ -26,11 +33,13 @@ def ours_of(call, folder):
 
 @pytest.mark.parametrize("warm", ["true", "false"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_workflow_leaves_nothing_and_goes_on(tmp_path, number, warm):
+def test_an_interrupted_workflow_leaves_nothing_and_goes_on(tmp_path, request, number, warm):
     flow = Flow(tmp_path, small=PLAIN)
     call = flow.start("small", warm=warm)
+    request.addfinalizer(lambda: end(call))
     until(flow.legs, "no run has ended")
     ours = psutil.Process(call.pid).children(recursive=True)
+    assert any("pool" in process.cmdline() for process in ours) is (warm == "true")
     if number == signal.SIGINT:
         os.killpg(call.pid, number)  # as a terminal does
     else:
@@ -46,8 +55,9 @@ def test_an_interrupted_workflow_leaves_nothing_and_goes_on(tmp_path, number, wa
     assert "small: 4 of 4 cells as predicted (4 equal)" in again.stdout
 
 
-def test_two_workflows_in_two_folders_do_not_meet(tmp_path):
+def test_two_workflows_in_two_folders_do_not_meet(tmp_path, request):
     flows = [Flow(tmp_path / name, small=PLAIN) for name in ("one", "two")]
     calls = [flow.start("small") for flow in flows]
+    request.addfinalizer(lambda: [end(call) for call in calls])
     assert [call.wait(240) for call in calls] == [0, 0]
     assert flows[0].legs() == flows[1].legs()

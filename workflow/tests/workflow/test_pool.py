@@ -9,8 +9,9 @@ import sys
 import pandas as pd
 import pytest
 from launch import ROOT, fault, losses, run, script
-from takeback import leg_job, pool_client
-from takeback.leftovers import leftovers
+from takeback import pool as pool_module
+from takeback import pool_client
+from warm import running_pool
 
 LOOP = """
 from takeback import probe
@@ -18,32 +19,6 @@ probe.restored(0)
 for step in range(1, 4):
     probe.step(step, 1.0 / step)
 """
-# A process that stands for the workflow: it starts the pool, tells its name, and waits to be closed.
-WORKFLOW = """
-import os, sys
-from takeback import pool, pool_client
-pool.start()
-print(os.environ[pool_client.VARIABLE], flush=True)
-sys.stdin.read()
-"""
-
-
-@pytest.fixture(scope="module")
-def pool():
-    """Name of the socket of a running pool."""
-    workflow = subprocess.Popen(
-        [sys.executable, "-c", WORKFLOW], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    name = workflow.stdout.readline().strip()
-    yield name
-    workflow.communicate()
-    connection = socket.socket(socket.AF_UNIX)
-    with pytest.raises(ConnectionRefusedError):
-        while True:  # it ends by itself when the workflow has: until then a connection is taken
-            connection.connect(f"\0{name}")
-            connection.close()
-            connection = socket.socket(socket.AF_UNIX)
-    connection.close()
 
 
 def ask(name, line, descriptors=(1, 2)):
@@ -126,6 +101,37 @@ def test_a_client_that_is_killed_takes_its_ranks_with_it(pool, tmp_path, monkeyp
     assert not (folder / "events.parquet").exists()
 
 
-def test_what_is_read_at_import_is_set_before_the_pool_starts(pool):
-    assert leg_job.IMPORT_TIME["OMP_NUM_THREADS"] == "1"
-    assert [line for line in leftovers() if pool in line], "a running pool is seen by leftovers"
+def test_a_pool_is_wanted_unless_the_user_says_otherwise():
+    assert pool_module.is_wanted({})
+    assert pool_module.is_wanted({"warm": "true"})
+    for word in ("false", "False", False, 0, "no"):
+        assert not pool_module.is_wanted({"warm": word}), word
+
+
+def test_the_repetition_starts_each_rank_from_nothing(pool, tmp_path, monkeypatch):
+    """Forks share a hash seed: what depends on it must show as unrepeatable, also with a warm pool."""
+    monkeypatch.setenv(pool_client.VARIABLE, pool)
+    text = LOOP.replace("1.0 / step", "float(hash('a') % 10**9)")
+    legs = [script(tmp_path, text, repeat=repeat) for repeat in (0, 1)]
+    for leg in legs:
+        assert run(leg, tmp_path).returncode == 0
+    first, second = (losses(leg, tmp_path) for leg in legs)
+    assert first.loss.nunique() == 1
+    assert second.groupby("rank").loss.first().nunique() == 2
+    assert first.loss[0] not in second.loss.tolist()
+
+
+def test_forks_do_not_share_numpys_global_generator(pool, tmp_path, monkeypatch):
+    monkeypatch.setenv(pool_client.VARIABLE, pool)
+    leg = script(tmp_path, "import numpy\n" + LOOP.replace("1.0 / step", "numpy.random.rand()"))
+    assert run(leg, tmp_path).returncode == 0
+    assert losses(leg, tmp_path).loss.nunique() == 6
+
+
+def test_a_pool_ends_with_its_workflow():
+    with running_pool() as name, socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"\0{name}")
+    while True:  # until then a connection is taken
+        with socket.socket(socket.AF_UNIX) as connection:
+            if connection.connect_ex(f"\0{name}"):
+                break

@@ -1,14 +1,14 @@
 """A whole small experiment: what is asked of Snakemake, and what is left when it has ended."""
 
 import json
+import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
-from flow import SMALL, WRONG, Flow
+from flow import FOREIGN, SMALL, WRONG, Flow
 from takeback import evidence
 
 
@@ -16,7 +16,10 @@ def test_all_as_predicted_is_exit_0_and_one_line(finished):
     _, call = finished
     assert call.returncode == 0, call.stdout
     lines = [line for line in call.stdout.splitlines() if line.startswith("small: ")]
-    assert lines == ["small: 3 of 3 cells as predicted (2 equal, 1 different); 1 not run: no CUDA device"]
+    here = "4 of 4 cells as predicted (3 equal, 1 different)"
+    without = "3 of 3 cells as predicted (2 equal, 1 different); 1 not run: no CUDA device"
+    said = here if os.path.exists("/dev/nvidiactl") else without
+    assert lines == [f"small: {said}; see results/small/report.html"]
 
 
 def test_progress_is_said(finished):
@@ -87,6 +90,27 @@ def test_evidence_opens_in_pandas_and_names_its_provenance(finished):
             )
 
 
+def test_somebody_elses_script_gets_its_verdict_on_the_same_way(finished):
+    flow, _ = finished
+    call = flow.run("foreign")
+    assert call.returncode == 0, call.stdout
+    assert "foreign: 1 of 1 cells as predicted (1 equal)" in call.stdout
+    row = pd.read_parquet(flow.folder / "results/foreign/verdicts.parquet").iloc[0]
+    assert (row.restored_step, row.steps_compared, row.states_compared, row.samples_equal) == (4, 8, 0, True)
+
+
+def test_with_k_the_rest_goes_on_after_a_job_has_failed(tmp_path):
+    flow = Flow(tmp_path, foreign=FOREIGN, wrong={**WRONG, "expect": SMALL["expect"]})
+    wanted = flow.run("foreign", "--dry-run").stdout
+    killed = re.search(r"results/runs/(kill-[^/]+)/", wanted)[1]
+    (tmp_path / "results/runs").mkdir(parents=True)
+    (tmp_path / "results/runs" / killed).write_text("a file where a folder should be")
+    call = flow.run("foreign", "wrong", "-k")
+    assert call.returncode != 0
+    assert (tmp_path / "results/wrong/checked.txt").exists()
+    assert not (tmp_path / "results/foreign/verdicts.parquet").exists()
+
+
 def test_a_second_call_does_nothing(finished):
     flow, _ = finished
     call = flow.run("small")
@@ -122,13 +146,14 @@ def test_a_surprise_turns_red_after_page_and_tables_are_there(finished):
     assert again.returncode == 1, "a surprise must stay red until it is understood"
 
 
-def test_the_command_of_a_surprise_runs_its_legs_again(finished):
+def test_the_command_of_a_surprise_resumes_again_and_judges_anew(finished):
     flow, _ = finished
     said = flow.run("wrong").stdout
-    command = re.search(r"^reproduce: +snakemake (.*)$", said, re.M)[1].split()
-    call = flow.run("--dry-run", *command[2:])
+    command = re.search(r"^reproduce: +snakemake --cores 2 (.*)$", said, re.M)[1].split()
+    call = flow.run("--dry-run", *command)
     assert call.returncode == 0, call.stdout
-    assert re.search(r"^leg +\d+$", call.stdout, re.M)
+    assert re.search(r"^leg +1$", call.stdout, re.M)
+    assert re.search(r"^verdicts +1$", call.stdout, re.M)
 
 
 def test_an_edited_experiment_runs_only_what_is_new(finished, tmp_path):
@@ -178,6 +203,18 @@ def test_an_empty_folder_of_experiments_is_one_line(tmp_path):
     assert call.returncode != 0
     assert len(call.stdout.strip().splitlines()) == 1
     assert "no experiment in" in call.stdout
+
+
+def test_results_that_are_no_folder_are_one_line(tmp_path):
+    flow = Flow(tmp_path, small=SMALL)
+    (tmp_path / "results").write_text("mine")
+    call = flow.run("small")
+    assert call.returncode != 0
+    assert (
+        call.stdout
+        == f"takeback: {tmp_path}/results: is no folder that can be written; name another: --directory FOLDER\n"
+    )
+    assert (tmp_path / "results").read_text() == "mine"
 
 
 def test_truncated_evidence_fails_in_one_line_and_comes_back_when_it_is_removed(tmp_path):
@@ -252,5 +289,7 @@ def test_the_published_numbers_belong_to_the_experiment_of_the_repository():
     from takeback import experiment
 
     found = experiment.load(experiment.ROOT / "experiments/kill_resume.yaml")
-    published = pd.read_csv(Path(experiment.ROOT) / "workflow/reference/kill_resume/verdicts.tsv", sep="\t")
-    assert published.cell.tolist() == [cell.id for cell in found.cells]
+    folder = experiment.ROOT / "workflow/reference/kill_resume"
+    assert pd.read_csv(folder / "verdicts.tsv", sep="\t").cell.tolist() == [cell.id for cell in found.cells]
+    legs = {leg for leg in found.legs if not leg.startswith(("kill", "twin")) and "nccl" not in leg}
+    assert set(pd.read_csv(folder / "losses.tsv", sep="\t").leg) == legs, "run the default experiment and publish again"
