@@ -44,7 +44,8 @@ def pool(args: argparse.Namespace) -> int:
 def cells(args: argparse.Namespace) -> int:
     from takeback import experiment
 
-    found = experiment.load(args.file, args.root)
+    path = args.file if args.file.suffix else args.root / "experiments" / f"{args.file}.yaml"
+    found = experiment.load(path, args.root)
     for cell in found.cells:
         print(f"{cell.expect.verdict:<10} {cell.id}" + (f"   control: {cell.control}" if cell.control else ""))
     print(f"{len(found.cells)} cells, {len(found.legs)} runs")
@@ -83,7 +84,9 @@ def overlay(args: argparse.Namespace) -> int:
 
     found = experiment.load(args.file, args.root)
     out = args.results / found.name / f"figures/overlay-{args.backend}-w{args.world}.svg"
-    overlay(found, args.backend, args.world, partial(evidence.read, args.results / "runs"), out)
+    overlay(
+        found, args.backend, args.world, partial(evidence.read, args.results / "runs", tables=("losses", "events")), out
+    )
     return 0
 
 

@@ -25,7 +25,17 @@ ROLES = {
         "evidence.py",
         f"{SCHEMAS}/verdicts.schema.yaml",
     ),
-    "page": ("figures", "report.py", "summary.py", "answer.py", "provenance.py", "evidence.py", "../report"),
+    "page": (
+        "figures",
+        "report.py",
+        "sheet.py",
+        "summary.py",
+        "answer.py",
+        "provenance.py",
+        "bits.py",
+        "evidence.py",
+        "../report",
+    ),
 }
 
 

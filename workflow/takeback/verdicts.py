@@ -109,7 +109,7 @@ def _comparison(cell: Cell, legs: Mapping[str, LegView], compared: list[str]) ->
     if not made:
         return "nothing was compared"
     reference, resumed = legs[cell.reference.id], legs[cell.resumed.id]
-    sides = f"resumed leg (world {resumed.world}) against the undisturbed reference (world {reference.world})"
+    sides = f"resumed leg (world {resumed.world}) against the uninterrupted reference (world {reference.world})"
     return f"{cell.against}, {resumed.spec['backend']}: {sides}: {'; '.join(made)}"
 
 

@@ -31,7 +31,7 @@ Checker = Callable[[Case], Finding]
 
 GATES: tuple[Checker, ...] = (
     exits.could_run,  # not-run
-    exits.undisturbed_ran,  # crashed, hung: without these legs there is nothing to compare with
+    exits.uninterrupted_ran,  # crashed, hung: without these legs there is nothing to compare with
     told.one_group,  # invalid: another world than the cell's
     receipts.started_from_scratch,  # invalid: checkpoints that nobody accounts for
     fault.struck,  # invalid: nothing was survived, or not what was planned

@@ -22,7 +22,7 @@ def could_run(case: Case) -> Finding:
     return Finding()
 
 
-def undisturbed_ran(case: Case) -> Finding:
+def uninterrupted_ran(case: Case) -> Finding:
     """Reference and twin ran to their end, and the killed leg ran until the fault struck."""
     for role in ("reference", "twin"):
         found = _ended_well(role, case.roles[role])

@@ -1,4 +1,4 @@
-"""Repeatability first: undisturbed runs of one kind are bit-equal, else nothing can be said about resume."""
+"""Repeatability first: uninterrupted runs of one kind are bit-equal, else nothing can be said about resume."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from takeback.checkers.words import count
 def check(case: Case) -> Finding:
     """The twin against the reference, and the killed leg, up to the fault, against the reference.
 
-    A killed leg that leaves the reference before its fault is a third undisturbed run which is not
+    A killed leg that leaves the reference before its fault is a third uninterrupted run which is not
     repeatable; at another world size than the reference's it is ``different``: it is then the
     topology that changes the bits, not chance.
     """
     own = case.own_names(case.killed, case.reference)
     twins = _differ_once(case.twin, case.reference, None, None)
     if twins.first_step is not None:
-        return Finding("unrepeatable", f"two undisturbed runs differ {twins.sentence}", **_first(twins))
+        return Finding("unrepeatable", f"two uninterrupted runs differ {twins.sentence}", **_first(twins))
     # With a handover the reference leaves the killed leg's topology at the checkpoint.
     upto = case.restored_step if case.by_handover else case.fault_step
     before = _differ_once(case.killed, case.reference, upto, own)

@@ -35,7 +35,7 @@ def grid(count: int) -> tuple[Any, list[tuple[Any, Any]]]:
 
 def box(figure: Any, pairs: list[tuple[Any, Any]], heads: list[Any]) -> Bbox:
     """What the figure covers, in inches, from what stands at its edges: a third of the time of a tight box of all."""
-    edges = [axis for pair in pairs[::ACROSS] for axis in pair]
+    edges = [*(axis for pair in pairs[::ACROSS] for axis in pair), pairs[:ACROSS][-1][1]]
     words = [*figure.texts, *figure.legends, *heads]
     boxes = [axis.get_tightbbox() for axis in edges] + [word.get_window_extent() for word in words]
     return Bbox.union([*boxes, figure.bbox]).transformed(figure.dpi_scale_trans.inverted()).padded(0.08)

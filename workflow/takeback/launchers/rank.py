@@ -56,7 +56,6 @@ def start(
         words = [str(root / word) if (root / word).is_file() else word for word in command]
         os.chdir(folder)
         if runs_in_a_fork(words) and not afresh:
-            os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the supervisor's: a rank that holds them hides its end
             if "numpy" in sys.modules:  # its global generator has a seed of chance in a process of its own
                 sys.modules["numpy"].random.seed()
             probe.connect()

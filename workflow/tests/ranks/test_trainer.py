@@ -66,13 +66,13 @@ def test_a_killed_run_goes_on_bit_equal_on_any_number_of_ranks(nursery, tmp_path
 
 def test_streams_of_all_ranks_survive_a_kill(nursery, tmp_path):
     options = ("--rng", "stream", "--steps", "8")
-    undisturbed = nursery.run(2, tmp_path / "whole", *options)
-    assert undisturbed.digests("end", 0)["rng.torch"] != undisturbed.digests("end", 1)["rng.torch"]
+    uninterrupted = nursery.run(2, tmp_path / "whole", *options)
+    assert uninterrupted.digests("end", 0)["rng.torch"] != uninterrupted.digests("end", 1)["rng.torch"]
     parent = killed(nursery, tmp_path / "killed", 2, 6, *options)
     group = resumed(nursery, tmp_path / "resumed", 2, parent, *options)
-    assert after(group, 0) == after(undisturbed, 4)
+    assert after(group, 0) == after(uninterrupted, 4)
     for rank in range(2):
-        assert group.digests("end", rank) == undisturbed.digests("end", rank)
+        assert group.digests("end", rank) == uninterrupted.digests("end", rank)
 
 
 @pytest.fixture(scope="module")

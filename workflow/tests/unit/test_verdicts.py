@@ -492,7 +492,7 @@ def test_a_victim_that_died_before_it_told_its_last_step_is_no_difference():
 
 
 @pytest.mark.parametrize("leg", ["twin", "killed"])
-def test_undisturbed_runs_with_another_learning_rate_are_unrepeatable(leg):
+def test_uninterrupted_runs_with_another_learning_rate_are_unrepeatable(leg):
     row = Scene().change(leg, "losses", steps(9), lr=0.5).judge()
     assert (row["verdict"], row["first_step"], row["first_state"]) == ("unrepeatable", 9, "lr")
 

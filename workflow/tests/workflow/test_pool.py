@@ -77,6 +77,24 @@ def test_a_leg_with_other_hardware_settings_is_sent_away(pool, tmp_path):
     assert ask(pool, line.encode() + b"\n") == b"cold\n"
 
 
+WITH_WORKERS = """
+import torch.utils.data
+from takeback import probe
+probe.restored(0)
+loader = torch.utils.data.DataLoader(range(8), batch_size=2, num_workers=2)
+for step, batch in enumerate(loader, 1):
+    probe.step(step, 1.0, samples=batch.tolist())
+"""
+
+
+def test_a_rank_of_the_pool_may_have_worker_processes(pool, tmp_path, monkeypatch):
+    """They talk through descriptors of their own; one that was closed behind Python's back is closed a second time."""
+    monkeypatch.setenv(pool_client.VARIABLE, pool)
+    leg = script(tmp_path, WITH_WORKERS, deadline=60.0)
+    assert run(leg, tmp_path).returncode == 0
+    assert len(losses(leg, tmp_path)) == 8
+
+
 def test_a_stale_name_means_a_cold_start(tmp_path, monkeypatch):
     monkeypatch.setenv(pool_client.VARIABLE, "takeback-gone")
     leg = script(tmp_path, LOOP)
