@@ -30,7 +30,7 @@ class Leg:
         world: number of ranks.
         faults: what strikes, each a mapping ``id, kind, ranks, point, step, attempt``.
         parent: the leg whose checkpoints this one starts from.
-        repeat: 1 for the second of two equal runs (repeatability), whose ranks start from nothing each; else 0.
+        repeat: 1 for the second of two equal runs (repeatability), whose first rank starts from nothing; else 0.
         deadline: seconds after which an attempt counts as hung.
         launcher: name of a module in ``takeback.launchers``.
         hardware: settings that change kernels, such as ``threads``.

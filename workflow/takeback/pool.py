@@ -23,7 +23,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from takeback import leg_job, machine, pool_client
+from takeback import evidence, leg_job, machine, pool_client
 from takeback.errors import TakebackError
 from takeback.launchers import local, process
 
@@ -62,8 +62,12 @@ def serve(descriptor: int, parent: int) -> None:
     bound = process.descriptor_of_parent(parent)
     process.adopt_orphans()
     local.preload()
-    import pyarrow.parquet  # noqa: F401  (what a supervisor writes evidence with)
+    # What a supervisor needs to write evidence; pyarrow asks for pandas as soon as it is given a list.
+    import pandas  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
 
+    for table in evidence.TABLES:
+        evidence.arrow_schema(table)
     machine.source()  # asks git: once is enough
     version = pool_client.version()
     listening = socket.socket(fileno=descriptor)

@@ -51,7 +51,8 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
         for number in range(spec["world"]):
             environment = variables(spec, number, store.port, folder)
             output = folder / "stdout" / f"rank-{number}.txt"
-            afresh = spec["repeat"] > 0  # the repetition must not be equal by having the same parent
+            # The repetition must not be equal by having the same parent, nor its ranks by being forks of one.
+            afresh = spec["repeat"] > 0 and number == 0
             ranks[number] = rank.start(command(spec, folder), environment, folder, root, output, afresh)
             recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number])
         Watch(spec, folder, ranks, recorder).until_all_have_ended(bound)
