@@ -36,7 +36,7 @@ def answer(verdicts: pd.DataFrame) -> Answer:
     surprises, absent = ran[ran.surprise], verdicts[verdicts.verdict == "not-run"]
     equal = int((matrix.verdict == "equal").sum())
     partly = _not_compared(matrix[matrix.verdict == "equal"])
-    more = []
+    more = [words] if (words := _from_scratch(matrix)) else []
     if len(controls):
         bad = int(controls.surprise.sum())
         many = len(controls) > 1
@@ -87,19 +87,23 @@ def _not_compared(cells: pd.DataFrame) -> str:
 
 
 def _where(cells: pd.DataFrame) -> str:
-    """``Killed at 4 points at worlds 1, 2 and 4 and resumed at 1, 2 and 4``, from the axes that are there."""
+    """``Killed at 4 points on 1, 2 or 4 ranks and resumed on 1, 2 or 4``, from the axes that are there."""
     kills = cells[[axis for axis in ("kill_step", "point") if axis in cells]].drop_duplicates()
     words = "Killed" + (f" at {_count(len(kills), 'point')}" if kills.shape[1] else "")
     if "world" in cells:
-        words += f" at {_worlds(cells.world)}"
+        worlds = sorted(set(cells.world.astype(int)))
+        words += f" on {listing(worlds, 'or')} rank{'' if worlds == [1] else 's'}"
     if "resume_world" in cells:
-        words += f" and resumed at {listing(sorted(set(cells.resume_world.dropna().astype(int))))}"
+        words += f" and resumed on {listing(sorted(set(cells.resume_world.dropna().astype(int))), 'or')}"
     return words
 
 
-def _worlds(values: Iterable[Any]) -> str:
-    distinct = sorted({int(value) for value in values})
-    return f"world{'s' if len(distinct) > 1 else ''} {listing(distinct)}"
+def _from_scratch(cells: pd.DataFrame) -> str:
+    """How many cells had no checkpoint to resume from, so that "resumed" is not said of them."""
+    count = int((cells.restored_step == 0).sum())
+    return (
+        f"{_count(count, 'cell')} of these, killed before the first checkpoint, rightly started again." if count else ""
+    )
 
 
 def _reasons(absent: pd.DataFrame) -> str:
@@ -116,7 +120,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def listing(values: Iterable[Any]) -> str:
+def listing(values: Iterable[Any], last: str = "and") -> str:
     """``1, 2 and 4``."""
     words = [str(value) for value in values]
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

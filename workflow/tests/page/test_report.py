@@ -33,10 +33,11 @@ def test_all_as_predicted_is_a_yes_with_what_was_done(asked):
     found = answer(synthetic.verdicts(asked))
     assert found.word == "Yes."
     assert found.sentence == (
-        "Killed at 4 points at worlds 1, 2 and 4 and resumed at 1, 2 and 4, the run is the same run, bit for bit, "
+        "Killed at 4 points on 1, 2 or 4 ranks and resumed on 1, 2 or 4, the run is the same run, bit for bit, "
         "in all 36 cells."
     )
     assert found.more == (
+        "9 of these, killed before the first checkpoint, rightly started again.",
         "All 7 negative controls (failures planted on purpose) were caught.",
         "36 cells did not run: no CUDA device.",
     )
