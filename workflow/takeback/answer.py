@@ -101,9 +101,7 @@ def _where(cells: pd.DataFrame) -> str:
 def _from_scratch(cells: pd.DataFrame) -> str:
     """How many cells had no checkpoint to resume from, so that "resumed" is not said of them."""
     count = int((cells.restored_step == 0).sum())
-    return (
-        f"{_count(count, 'cell')} of these, killed before the first checkpoint, rightly started again." if count else ""
-    )
+    return f"{count} of these, killed before the first checkpoint, rightly started again." if count else ""
 
 
 def _reasons(absent: pd.DataFrame) -> str:

@@ -74,6 +74,7 @@ def _source(facts: Mapping[str, str]) -> str:
     """Commit in words, and the digests of the sources by role."""
     commit = facts.get("commit", "None")
     words = "no commit" if commit == "None" else " | ".join(f"commit {one[:12]}" for one in commit.split(" | "))
-    digests = (f"{k.removeprefix('digests.')} {v}" for k, v in facts.items() if k.startswith("digests."))
+    names = {"digests.trainer": "trainer", "digests.nemesis": "launcher and faults"}
+    digests = (f"{name} {facts[key]}" for key, name in names.items() if key in facts)
     changed = "with changes since" if "True" in facts.get("modified", "") else ""
     return _join(words, changed, *digests)
