@@ -1,6 +1,8 @@
 """A warm pool for tests, which otherwise is part of a running workflow."""
 
 import contextlib
+import os
+import socket
 import subprocess
 import sys
 
@@ -16,8 +18,19 @@ sys.stdin.read()
 
 @contextlib.contextmanager
 def running_pool():
-    """Name of the socket of a pool that runs until the block is left."""
+    """Name of the socket of a pool that runs until the block is left, and has ended after it."""
     words = [sys.executable, "-c", WORKFLOW]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as workflow:
-        yield workflow.stdout.readline().strip()
-        workflow.stdin.close()
+        name = workflow.stdout.readline().strip()
+        try:
+            yield name
+        finally:
+            workflow.stdin.close()
+    while takes_connections(name):
+        os.sched_yield()
+
+
+def takes_connections(name):
+    """Whether a pool still listens."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        return connection.connect_ex(f"\0{name}") == 0

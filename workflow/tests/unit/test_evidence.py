@@ -3,6 +3,8 @@
 import json
 import math
 import struct
+import subprocess
+import sys
 import timeit
 
 import pytest
@@ -159,5 +161,28 @@ def test_a_table_that_can_not_be_written_leaves_the_old_one_whole(tmp_path):
     before = path.read_bytes()
     with pytest.raises(EvidenceError):
         evidence.write_table(path, "losses", [{"step": "no number"}])
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["losses.parquet"]
+
+
+NO_ROOM = """
+import resource, sys
+from pathlib import Path
+from takeback import evidence
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+row = dict.fromkeys(evidence.columns("losses"), 1)
+rows = [{**row, "loss_dtype": str(n), "samples": str(n)} for n in range(9999)]
+evidence.write_table(Path(sys.argv[1]), "losses", rows)
+"""
+
+
+def test_a_table_that_does_not_fit_leaves_the_old_one_whole(tmp_path):
+    """The kernel refuses to let the file grow in the middle of the write, as a full disk does."""
+    path = tmp_path / "losses.parquet"
+    evidence.write_table(path, "losses", [])
+    before = path.read_bytes()
+    done = subprocess.run([sys.executable, "-c", NO_ROOM, path], capture_output=True, text=True, check=False)
+    assert "EvidenceError" in done.stderr
+    assert "File too large" in done.stderr
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["losses.parquet"]

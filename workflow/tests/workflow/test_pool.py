@@ -11,7 +11,7 @@ import pytest
 from launch import ROOT, fault, losses, run, script
 from takeback import pool as pool_module
 from takeback import pool_client
-from warm import running_pool
+from warm import running_pool, takes_connections
 
 LOOP = """
 from takeback import probe
@@ -67,8 +67,16 @@ def test_the_client_imports_neither_torch_nor_pandas(pool, tmp_path):
         b"",
     ],
 )
-def test_nonsense_and_other_sources_are_sent_away(pool, line):
+def test_nonsense_is_sent_away(pool, line):
     assert ask(pool, line) == b"cold\n"
+
+
+def test_a_client_of_other_sources_is_sent_away(pool, tmp_path):
+    spec = script(tmp_path, LOOP).spec
+    request = {"version": pool_client.version(), "spec": spec, "folder": str(tmp_path / "x"), "root": str(ROOT)}
+    assert ask(pool, json.dumps({**request, "version": ["0", "0"]}).encode() + b"\n") == b"cold\n"
+    assert ask(pool, json.dumps(request).encode() + b"\n") == b"started\n", "and the same with its version is not"
+    assert not (tmp_path / "x").exists(), "a client that does not say go is not worked for"
 
 
 def test_a_leg_with_other_hardware_settings_is_sent_away(pool, tmp_path):
@@ -146,9 +154,6 @@ def test_forks_do_not_share_numpys_global_generator(pool, tmp_path, monkeypatch)
 
 
 def test_a_pool_ends_with_its_workflow():
-    with running_pool() as name, socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(f"\0{name}")
-    while True:  # until then a connection is taken
-        with socket.socket(socket.AF_UNIX) as connection:
-            if connection.connect_ex(f"\0{name}"):
-                break
+    with running_pool() as name:
+        assert takes_connections(name)
+    assert not takes_connections(name)
