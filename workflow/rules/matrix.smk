@@ -13,7 +13,10 @@ from pathlib import Path
 
 ROOT = Path(workflow.basedir)
 # The interpreter that runs Snakemake is the one that has the package, whatever `python` is on the PATH.
-shell.prefix(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; ")
+# (A prefix takes the place of Snakemake's own, which is bash's strict mode.)
+shell.prefix(
+    f"set -euo pipefail; export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH; "
+)
 
 
 def stop(message):
