@@ -103,7 +103,10 @@ def test_with_k_the_rest_goes_on_after_a_job_has_failed(tmp_path):
     flow = Flow(tmp_path, foreign=FOREIGN, wrong={**WRONG, "expect": SMALL["expect"]})
     wanted = flow.run("foreign", "--dry-run").stdout
     killed = re.search(r"results/runs/(kill-[^/]+)/", wanted)[1]
-    (tmp_path / "results/logs/leg" / f"{killed}.log").mkdir(parents=True)  # its job can't write its log
+    evidence = f"results/runs/{killed}/events.parquet"
+    assert flow.run(evidence).returncode == 0
+    (tmp_path / evidence).chmod(0o644)
+    (tmp_path / evidence).write_bytes(b"cut")  # the run that starts from this one can't read it
     call = flow.run("foreign", "wrong", "-k")
     assert call.returncode != 0
     assert (tmp_path / "results/wrong/checked.txt").exists()
