@@ -82,7 +82,7 @@ def serve(descriptor: int, parent: int) -> None:
         while True:
             ready = {number for number, _ in poll.poll()}
             if bound in ready:
-                return
+                break
             if wake_r in ready:
                 os.read(wake_r, 512)
                 reap()
@@ -90,8 +90,13 @@ def serve(descriptor: int, parent: int) -> None:
                 connection, _ = listening.accept()
                 fork(connection, listening, version)
                 connection.close()
+    except BaseException:
+        traceback.print_exc()
     finally:
         process.end_descendants()
+        # With the socket still open: whoever finds it closed may rely on it that the pool has ended.
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def reap() -> None:
