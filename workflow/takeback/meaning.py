@@ -80,8 +80,8 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
             raise ExperimentError(f"{key}.{axis}: {axes[axis]!r} is not allowed here; a whole number, or same")
     settings = {**trainer["settings"], **matrix.chosen(axes, "trainer")}
     if trainer["command"] == REFERENCE:
-        check_reference(key, axes, settings)
         settings = usual_settings() | settings
+        check_reference(key, axes, settings)
     check(key, "backend", axes["backend"], modules("backends"))
     check(key, "fault", axes["fault"]["kind"], modules("faults"))
     steps, shards = settings.get("steps"), settings.get("shards")
@@ -99,19 +99,22 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
 
 
 def check_reference(key: str, axes: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    """What the reference trainer would refuse at its start."""
+    """What the reference trainer would refuse at its start; ``settings`` are all of them, the usual ones included."""
     for group in matrix.SETTINGS:
         check_settings(f"{key}.{group}", matrix.chosen(axes, group))
     check(key, "point", axes["point"], schema("reference-trainer")["x-points"])
     alone, ranks = schema("reference-trainer")["x-points-of-rank-0"], axes["fault"]["ranks"]
     if axes["point"] in alone and axes["world"] > 1 and (ranks == "last" or (ranks != "all" and 0 not in ranks)):
         raise ExperimentError(f"{key}.point: rank 0 alone comes by {axes['point']}; allowed: fault ranks [0] or all")
-    full = usual_settings() | settings
-    if full["width"] % full["heads"]:
-        raise ExperimentError(f"{key}.trainer.heads: {full['heads']} does not divide the width, {full['width']}")
-    if full["samples"] < full["shards"] * full["batch"]:
-        need = full["shards"] * full["batch"]
-        raise ExperimentError(f"{key}.trainer.samples: {full['samples']} is less than one step takes; at least {need}")
+    if settings["width"] % settings["heads"]:
+        raise ExperimentError(
+            f"{key}.trainer.heads: {settings['heads']} does not divide the width, {settings['width']}"
+        )
+    if settings["samples"] < settings["shards"] * settings["batch"]:
+        need = settings["shards"] * settings["batch"]
+        raise ExperimentError(
+            f"{key}.trainer.samples: {settings['samples']} is less than one step takes; at least {need}"
+        )
 
 
 def check(key: str, axis: str, value: str, allowed: Any) -> None:
