@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -28,7 +28,8 @@ class Leg:
         trainer: ``command`` (words), ``settings`` and, for files named in the command, ``sources`` (their digest).
         backend: name of a module in ``takeback.backends``.
         world: number of ranks.
-        faults: what strikes, each a mapping ``id, kind, ranks, point, step, attempt``.
+        faults: what strikes, each a mapping ``id, kind, ranks, point, step, attempt``, with ``with`` (its
+            parameters), ``seconds``, ``pause`` and ``try`` where it has them.
         parent: the leg whose checkpoints this one starts from.
         repeat: 1 for the second of two equal runs (repeatability), whose first rank starts from nothing; else 0.
         deadline: seconds after which an attempt counts as hung.
@@ -75,8 +76,8 @@ class Leg:
     def label(self) -> str:
         """Readable part of the id, such as ``kill-gloo-w4-k6-sigkill``."""
         if self.faults:
-            fault = self.faults[0]
-            words = ["kill", self.backend, f"w{self.world}", f"k{fault['step']}", fault_slug(fault)]
+            step = self.faults[0]["step"] or 0
+            words = ["kill", self.backend, f"w{self.world}", f"k{step}", faults_slug(self.faults)]
         elif self.parent:
             words = ["resume", self.backend, f"w{self.parent.world}to{self.world}"]
         else:
@@ -84,9 +85,17 @@ class Leg:
         return "-".join(words)
 
 
+def faults_slug(faults: Sequence[Mapping[str, Any]]) -> str:
+    """Name of all that strikes a leg: ``sigkill``, ``sigkill-all+flip_bit``."""
+    return "+".join(fault_slug(fault) for fault in faults)
+
+
 def fault_slug(fault: Mapping[str, Any]) -> str:
-    """``sigkill``, ``sigkill-all``, ``sigkill-r0r2``: a fault's kind and victims in a name."""
-    ranks = fault.get("ranks", "last")
-    if ranks == "last":
-        return fault["kind"]
-    return fault["kind"] + "-" + (ranks if isinstance(ranks, str) else "".join(f"r{rank}" for rank in ranks))
+    """``sigkill``, ``sigkill-all``, ``sigterm-r0r2-grace=1.0``: a fault's kind, victims and parameters in a name."""
+    words, ranks = [fault["kind"]], fault.get("ranks", "last")
+    if ranks != "last":
+        words.append(ranks if isinstance(ranks, str) else "".join(f"r{rank}" for rank in ranks))
+    if "seconds" in fault:
+        words.append(f"{fault['seconds']}s")
+    words += [f"{name}={value}" for name, value in fault.get("with", {}).items()]
+    return "-".join(words)

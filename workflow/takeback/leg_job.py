@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from takeback import backends, evidence, launchers, machine, records
+from takeback import backends, evidence, faults, launchers, machine, records
 from takeback.errors import EvidenceError
 from takeback.launchers.recorder import Recorder
 
@@ -75,7 +75,7 @@ def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
         for row in evidence.read_rows(folder.parent / spec["parent"] / "events.parquet", "events"):
             if row["kind"] == "not_run":
                 return json.loads(row["detail"])["reason"]
-    return backend.unavailable(spec["world"])
+    return backend.unavailable(spec["world"]) or faults.unavailable(spec["faults"])
 
 
 def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:
@@ -109,7 +109,8 @@ def account(events: list[dict[str, Any]]) -> str:
                 lines.append(f"rank {row['rank']}: restored step {row['step']}")
             case "fault_fired":
                 ranks = ", ".join(str(victim["rank"]) for victim in detail["victims"])
-                lines.append(f"{detail['action']} of rank {ranks} at point {row['point']} of step {row['step']}")
+                whom = f"rank {ranks}" if ranks else "what the ranks left"
+                lines.append(f"{detail['action']} of {whom} at point {row['point']} of step {row['step']}")
             case "error":
                 lines.append(f"rank {row['rank']}: {detail['type']}: {detail['text']}")
             case "refused":

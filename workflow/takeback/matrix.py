@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from takeback.leg import Leg, fault_slug
+from takeback.leg import Leg, canonical, faults_slug
 
 DEFAULTS = {
     "backend": "gloo",
@@ -17,8 +18,12 @@ DEFAULTS = {
     "kill_step": None,
     "point": "step",
     "fault": "sigkill",
+    "try": None,
+    "then": None,
 }
 SETTINGS = ("trainer", "resume_trainer")
+RANDOM = "random"  # the point: any instruction, within two steps' time from the kill step
+LATEST = 4  # steps before the end at which a random fault is planned at the latest: it must find the run alive
 AFTER_A_SAVE = ("save.pointer", "saved")  # points of the reference trainer at which the step's checkpoint counts
 
 
@@ -35,21 +40,33 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the matrix: a list of legs to compare, and what is predicted of them."""
+    """One point of the matrix: a list of legs to compare, and what is predicted of them.
+
+    ``lives`` are the legs of the run that is killed, each the parent of the next; the last one is not struck.
+    """
 
     id: str
     control: str | None
     axes: dict[str, Any]
     reference: Leg
     twin: Leg
-    killed: Leg
-    resumed: Leg
+    lives: tuple[Leg, ...]
     expect: Expectation
     against: str
 
     @property
+    def killed(self) -> Leg:
+        """The first life."""
+        return self.lives[0]
+
+    @property
+    def resumed(self) -> Leg:
+        """The last life."""
+        return self.lives[-1]
+
+    @property
     def legs(self) -> tuple[Leg, ...]:
-        return self.reference, self.twin, self.killed, self.resumed
+        return self.reference, self.twin, *self.lives
 
 
 def listed(value: Any) -> list[Any]:
@@ -62,26 +79,33 @@ def axes_of(block: Mapping[str, Any]) -> dict[str, list[Any]]:
     for key, value in block.items():
         if key in SETTINGS:
             axes.update({f"{key}.{name}": listed(values) for name, values in value.items()})
+        elif key == "tries":
+            axes["try"] = list(range(1, value + 1))
+        elif key == "then":
+            axes["then"] = [value]  # a list of lives is one value
         elif key in DEFAULTS:
             axes[key] = listed(value)
     if "fault" in axes:
-        axes["fault"] = [normal_fault(fault) for fault in axes["fault"]]
+        axes["fault"] = [normal_faults(fault) for fault in axes["fault"]]
     return axes
 
 
-def normal_fault(fault: str | Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": fault, "ranks": "last"} if isinstance(fault, str) else {"ranks": "last", **fault}
+def normal_faults(given: str | Mapping[str, Any] | list[Any]) -> list[dict[str, Any]]:
+    """All that strikes one leg: a fault by its name, as a mapping, or a list of such."""
+    named = ({"kind": fault} if isinstance(fault, str) else fault for fault in listed(given))
+    return [{"ranks": "last", **fault} for fault in named]
 
 
 def product(block: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
     """Points of a block; an axis that it doesn't name comes from ``base``, then from the defaults."""
     axes = {key: listed(value) for key, value in DEFAULTS.items()}
-    axes["fault"] = [normal_fault(DEFAULTS["fault"])]
+    axes["fault"] = [normal_faults(DEFAULTS["fault"])]
     axes |= axes_of(base or {}) | axes_of(block)
     for values in itertools.product(*axes.values()):
         point = dict(zip(axes, values, strict=True))
         if point["resume_world"] == "same":
-            point["resume_world"] = point["world"]
+            worlds = [point["world"], *(life["world"] for life in point["then"] or [] if "world" in life)]
+            point["resume_world"] = worlds[-1]
         yield point
 
 
@@ -101,8 +125,8 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
     return True
 
 
-def slug(fault: str | Mapping[str, Any]) -> str:
-    return fault if isinstance(fault, str) else fault_slug(fault)
+def slug(faults: str | list[dict[str, Any]]) -> str:
+    return faults if isinstance(faults, str) else faults_slug(faults)
 
 
 def cell_id(axes: Mapping[str, Any]) -> str:
@@ -113,8 +137,12 @@ def cell_id(axes: Mapping[str, Any]) -> str:
         f"w{axes['world']}",
         f"k{axes['kill_step']}{point}",
         f"r{axes['resume_world']}",
-        fault_slug(axes["fault"]),
+        faults_slug(axes["fault"]),
     ]
+    for life in axes.get("then") or []:
+        words += ["then", *lives_words(life)]
+    if axes.get("try"):
+        words.append(f"try{axes['try']}")
     for axis, value in axes.items():
         prefix, dot, name = axis.partition(".")
         if dot:
@@ -142,26 +170,66 @@ def cell_of(
     def leg(world: int, extra: Mapping[str, Any] = {}, **more: Any) -> Leg:
         return Leg({**trainer, "settings": settings | extra}, axes["backend"], world, deadline=deadline, **more)
 
-    fault = {"id": "0", **axes["fault"], "point": axes["point"], "step": axes["kill_step"], "attempt": 0}
-    killed = leg(axes["world"], faults=(fault,))
+    resumes = chosen(axes, "resume_trainer")
+    lives = [leg(axes["world"], faults=planned(axes, axes))]
+    for life in axes["then"] or []:
+        world = life.get("world", lives[-1].world)
+        lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1]))
+    lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings})
+    shown = {**axes, "fault": faults_slug(axes["fault"])}
+    shown["then"] = "-then-".join("-".join(lives_words(life)) for life in axes["then"] or []) or None
     return Cell(
         id=cell_id(axes),
         control=control,
-        axes={**axes, "fault": fault_slug(axes["fault"])},
+        axes={axis: value for axis, value in shown.items() if axis not in ("try", "then") or value},
         reference=leg(launched, extra),
         twin=leg(launched, extra, repeat=1),
-        killed=killed,
-        resumed=leg(axes["resume_world"], chosen(axes, "resume_trainer"), parent=killed),
+        lives=tuple(lives),
         expect=expect,
         against=against,
     )
 
 
+def planned(life: Mapping[str, Any], axes: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    """The faults of one life, as a leg's specification holds them."""
+    found = []
+    for number, fault in enumerate(normal_faults(life.get("fault", DEFAULTS["fault"]))):
+        point = life.get("point", DEFAULTS["point"])
+        # Before the first step no step is told: the point is passed once.
+        full = {"id": str(number), "point": point, "step": life.get("kill_step") or None, "attempt": 0, **fault}
+        full["step"] = full["step"] or None
+        if axes.get("try"):
+            full["try"] = axes["try"]
+        if full["point"] == RANDOM:
+            full["pause"] = round(chance(full, life).random(), 4)
+        found.append(full)
+    return tuple(found)
+
+
+def chance(*seed: Any) -> random.Random:
+    """Random numbers that depend on nothing but the ``seed``."""
+    return random.Random(canonical(seed))
+
+
+def draw_kill_step(axes: dict[str, Any], steps: int | None) -> None:
+    """Draw the step of a random fault that names none."""
+    if axes["point"] == RANDOM and axes["kill_step"] is None and steps is not None:
+        axes["kill_step"] = chance(axes["world"], axes["fault"], axes["try"]).randint(0, max(0, steps - LATEST))
+
+
+def lives_words(life: Mapping[str, Any]) -> list[str]:
+    """A further life in an id: ``w2``, ``k11-load``, ``sigkill``."""
+    words = [f"w{life['world']}"] if "world" in life else []
+    point = life.get("point", DEFAULTS["point"])
+    words.append(f"k{life.get('kill_step', 0)}" + ("" if point == DEFAULTS["point"] else f"-{point}"))
+    return [*words, faults_slug(normal_faults(life.get("fault", DEFAULTS["fault"])))]
+
+
 def reference_of(axes: Mapping[str, Any], settings: Mapping[str, Any] | None) -> tuple[str, int, dict[str, Any]]:
     """What a cell is compared with: in words, on how many ranks, with which further settings."""
     world, resume_world = axes["world"], axes["resume_world"]
-    if world == resume_world:
+    if {world, *(life.get("world", world) for life in axes.get("then") or [])} == {resume_world}:
         return "same topology", world, {}
     if settings is None:
         return "changed topology, the trainer's own reduction", world, {}

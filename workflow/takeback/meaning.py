@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import pkgutil
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,11 @@ from takeback import matrix
 from takeback.document import explain, schema
 from takeback.errors import ExperimentError
 
+PACKAGE = Path(__file__).parent
+#: Points of no program: the supervisor knows when.
+ANYWHERE = ("time", "random", "end")
+#: Points that are passed before the first step.
+BEFORE_THE_FIRST_STEP = ("start", "load", "time", "random", "end")
 REFERENCE = ["python", "-m", "takeback.trainers.reference", "--checkpoints", "{checkpoints}", "--backend", "{backend}"]
 
 
@@ -68,44 +75,96 @@ def check_settings(key: str, settings: Mapping[str, Any]) -> None:
 @cache
 def modules(package: str) -> tuple[str, ...]:
     """Names of the modules in a sub-package: what a seam offers, without importing any of it."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules([str(Path(__file__).parent / package)])))
+    return tuple(sorted(module.name for module in pkgutil.iter_modules([str(PACKAGE / package)])))
+
+
+@cache
+def constants(package: str, module: str) -> dict[str, Any]:
+    """The literals that a module defines in capitals, without importing it: what it takes, and from whom."""
+    found = {}
+    for node in ast.parse((PACKAGE / package / f"{module}.py").read_text()).body:
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
+            with suppress(ValueError):  # computed: not ours to know
+                found[node.targets[0].id] = ast.literal_eval(node.value)
+    return found
 
 
 def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any]) -> None:
     """What a schema can't see: one point of the matrix must make sense as a whole."""
+    settings = {**trainer["settings"], **matrix.chosen(axes, "trainer")}
+    reference = trainer["command"] == REFERENCE
+    if reference:
+        settings = usual_settings() | settings
+    matrix.draw_kill_step(axes, settings.get("steps"))
     for axis in ("world", "resume_world", "kill_step"):
         if axes[axis] is None:
             raise ExperimentError(f"{key}: missing key {axis!r}; allowed: a step of the run, counted from 1")
         if type(axes[axis]) is not int:
             raise ExperimentError(f"{key}.{axis}: {axes[axis]!r} is not allowed here; a whole number, or same")
-    settings = {**trainer["settings"], **matrix.chosen(axes, "trainer")}
-    if trainer["command"] == REFERENCE:
-        settings = usual_settings() | settings
+    if reference:
         check_reference(key, axes, settings)
     check(key, "backend", axes["backend"], modules("backends"))
-    check(key, "fault", axes["fault"]["kind"], modules("faults"))
-    steps, shards = settings.get("steps"), settings.get("shards")
-    if steps is not None and axes["kill_step"] > steps:
-        raise ExperimentError(f"{key}.kill_step: {axes['kill_step']} is outside the run; allowed: 1 to {steps}")
-    for axis in ("world", "resume_world"):
-        if shards is not None and shards % axes[axis]:
+    lives = axes["then"] or []
+    if lives and settings.get("reduction") == "allreduce" and axes["world"] != axes["resume_world"]:
+        raise ExperimentError(f"{key}.then: the handover control changes the world once; use reduction: fixed-order")
+    worlds = [("world", axes["world"]), ("resume_world", axes["resume_world"])]
+    worlds += [
+        (f"then.{number}.world", life["world"]) for number, life in enumerate(axes["then"] or []) if "world" in life
+    ]
+    shards = settings.get("shards")
+    for axis, world in worlds:
+        if shards is not None and shards % world:
             allowed = ", ".join(str(n) for n in range(1, shards + 1) if shards % n == 0)
-            raise ExperimentError(f"{key}.{axis}: {axes[axis]} does not divide the {shards} shards; allowed: {allowed}")
-    ranks = axes["fault"]["ranks"]
-    if not isinstance(ranks, str) and max(ranks) >= axes["world"]:
-        raise ExperimentError(
-            f"{key}.fault.ranks: {max(ranks)} is no rank of world {axes['world']}; allowed: 0 to {axes['world'] - 1}"
-        )
+            raise ExperimentError(f"{key}.{axis}: {world} does not divide the {shards} shards; allowed: {allowed}")
+    check_life(key, {**axes, "step": axes["kill_step"]}, axes["world"], settings, reference)
+    world = axes["world"]
+    for number, life in enumerate(lives):
+        world = life.get("world", world)
+        check_life(f"{key}.then.{number}", {"kill_step": 0, **life}, world, settings, reference)
+
+
+def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[str, Any], reference: bool) -> None:
+    """What strikes one leg of ``world`` ranks, and where."""
+    steps = settings.get("steps")
+    for fault in matrix.planned(life, life):
+        check(key, "fault", fault["kind"], modules("faults"))
+        check_parameters(f"{key}.fault.with", fault)
+        point, step = fault["point"], fault["step"] or 0
+        if reference and point not in ANYWHERE:
+            check(key, "point", point, schema("reference-trainer")["x-points"])
+        if not step and point not in BEFORE_THE_FIRST_STEP:
+            raise ExperimentError(f"{key}.kill_step: 0 is before the first step; for {point} allowed: 1 to {steps}")
+        if steps is not None and step > steps:
+            raise ExperimentError(f"{key}.kill_step: {step} is outside the run; allowed: 1 to {steps}")
+        if (point == "time") != ("seconds" in fault):
+            raise ExperimentError(f"{key}.fault: seconds and point: time go together; give both or neither")
+        ranks = fault["ranks"]
+        if not isinstance(ranks, str) and max(ranks) >= world:
+            allowed = f"allowed: 0 to {world - 1}"
+            raise ExperimentError(f"{key}.fault.ranks: {max(ranks)} is no rank of world {world}; {allowed}")
+        alone = schema("reference-trainer")["x-points-of-rank-0"] if reference else ()
+        if point in alone and world > 1 and (ranks == "last" or (ranks != "all" and 0 not in ranks)):
+            raise ExperimentError(f"{key}.point: rank 0 alone comes by {point}; allowed: fault ranks [0] or all")
+
+
+def check_parameters(key: str, fault: Mapping[str, Any]) -> None:
+    """The parameters that an experiment gives to a fault are those which it has, and of their kind."""
+    usual = constants("faults", fault["kind"]).get("PARAMETERS", {})
+    for name, value in fault.get("with", {}).items():
+        if name not in usual:
+            raise ExperimentError(f"{key}.{name}: {fault['kind']} has no such parameter; {named(usual)}")
+        if isinstance(value, str) != isinstance(usual[name], str):
+            raise ExperimentError(f"{key}.{name}: {value!r} is not allowed here; such as {usual[name]!r}")
+
+
+def named(usual: Mapping[str, Any]) -> str:
+    return f"one of: {', '.join(usual)}" if usual else "it has none"
 
 
 def check_reference(key: str, axes: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """What the reference trainer would refuse at its start; ``settings`` are all of them, the usual ones included."""
     for group in matrix.SETTINGS:
         check_settings(f"{key}.{group}", matrix.chosen(axes, group))
-    check(key, "point", axes["point"], schema("reference-trainer")["x-points"])
-    alone, ranks = schema("reference-trainer")["x-points-of-rank-0"], axes["fault"]["ranks"]
-    if axes["point"] in alone and axes["world"] > 1 and (ranks == "last" or (ranks != "all" and 0 not in ranks)):
-        raise ExperimentError(f"{key}.point: rank 0 alone comes by {axes['point']}; allowed: fault ranks [0] or all")
     if settings["width"] % settings["heads"]:
         raise ExperimentError(
             f"{key}.trainer.heads: {settings['heads']} does not divide the width, {settings['width']}"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import importlib
 import json
 import os
 import signal
@@ -57,6 +58,7 @@ def connect() -> None:
         sys.excepthook = _tell_error
     # A worker process of a DataLoader inherits nothing of this: only ranks tell.
     os.register_at_fork(after_in_child=_disconnect)
+    point("start")
 
 
 def _tell_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -201,12 +203,13 @@ def point(name: str, step: int | None = None) -> None:
     """
     if not _armed:
         return
-    for fault in _armed:
+    for fault in list(_armed):
         if fault["point"] == name and fault["step"] in (None, step):
             _armed.remove(fault)
             record("held", point=name, step=step, fault=fault["id"])
             os.kill(os.getpid(), signal.SIGSTOP)
-            return
+            if "acts" in fault:  # what a process can only do to itself
+                importlib.import_module(f"takeback.faults.{fault['acts']}").act(**fault["with"])
 
 
 def flatten(state: Any, prefix: str = "") -> Iterable[tuple[str, Any]]:

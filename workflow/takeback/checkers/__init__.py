@@ -61,13 +61,19 @@ class Judgement:
 
 
 def judge(case: Case) -> Judgement:
-    """Let all checkers look at one cell and compose their findings."""
+    """Let all checkers look at one cell, life by life, and compose their findings."""
+    if case.earlier is not None:
+        before = judge(case.earlier)
+        if before.verdict != "equal":
+            return before
     found: list[Finding] = []
     for gate in GATES:
         found.append(gate(case))
         last = found[-1]
         if last.verdict:
             return Judgement(last.verdict, last.sentence, tuple(found), last.first_step, last.first_state)
+    if case.never_began:
+        return Judgement("equal", "struck again before it had loaded anything", tuple(found))
     compared = [comparison(case) for comparison in COMPARISONS]
     found += compared
     remarks = [finding.remark for finding in found if finding.remark]
@@ -77,6 +83,8 @@ def judge(case: Case) -> Judgement:
     of_losses, of_state, *_ = compared
     if not (of_losses.sentence or of_state.sentence):
         # Samples alone are what went in, not what came out.
+        if not case.goes_to_the_end:
+            return Judgement("equal", "struck again before it had told anything", tuple(found))
         return Judgement("invalid", "nothing to compare: the resumed leg told no loss and no state", tuple(found))
     *most, last = agreeing
     agree = f"{', '.join(most)} and {last} agree" if most else f"{last} agree"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping
@@ -122,19 +123,39 @@ class LegView:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A cell and the views of its four legs."""
+    """A cell and the views of four legs: reference and twin, and of the lives two that follow each other.
+
+    Attributes:
+        killed: a leg that a fault struck.
+        resumed: the leg that starts from it; itself struck, in a cell of several lives, unless it is the last.
+        earlier: the case in which ``killed`` is the resumed leg; None for the first life.
+    """
 
     cell: Cell
     reference: LegView
     twin: LegView
     killed: LegView
     resumed: LegView
+    earlier: Case | None = None
 
     @classmethod
     def of(cls, cell: Cell, legs: Mapping[str, LegView]) -> Case:
-        """The case of ``cell``; ``legs`` by leg id."""
-        four = (cell.reference, cell.twin, cell.killed, cell.resumed)
-        return cls(cell, *(legs[leg.id] for leg in four))
+        """The case of the last two lives of ``cell``, with the earlier ones behind it; ``legs`` by leg id."""
+        reference, twin = legs[cell.reference.id], legs[cell.twin.id]
+        case = None
+        for killed, resumed in itertools.pairwise(cell.lives):
+            case = cls(cell, reference, twin, legs[killed.id], legs[resumed.id], case)
+        return case
+
+    @property
+    def goes_to_the_end(self) -> bool:
+        """Whether nothing strikes the resumed leg."""
+        return not self.resumed.spec["faults"]
+
+    @property
+    def never_began(self) -> bool:
+        """Whether the resumed leg was struck in its turn before it had restored anything."""
+        return not (self.goes_to_the_end or self.resumed.restored or len(self.resumed.losses.steps))
 
     @property
     def roles(self) -> dict[str, LegView]:
@@ -153,8 +174,12 @@ class Case:
 
     @property
     def fault_step(self) -> int:
-        """Last step that a victim had reached when it was held for the fault."""
-        return max((event.step or 0 for event in self.killed.events("held")), default=0)
+        """Last step up to which the killed leg is an uninterrupted run: that at which a victim was held.
+
+        A fault at which nobody is held lets the ranks do what they can: what they told is then the measure.
+        """
+        held = [event.step or 0 for event in self.killed.events("held")]
+        return max(held) if held else int(max(self.killed.losses.steps, default=0))
 
     def own_names(self, left: LegView, right: LegView) -> frozenset[str] | None:
         """None if two legs can be compared rank by rank; else the names of per-rank state."""

@@ -21,8 +21,10 @@ def check(case: Case) -> Finding:
     expected = case.reference.samples
     if not len(expected.ids):
         return Finding(remark="no ledger: samples not compared", columns={"samples_equal": None})
+    if not case.goes_to_the_end:
+        return Finding()  # the next life is judged with all samples that went before it
     step = case.restored_step
-    used = case.killed.samples.between(0, step).then(case.resumed.samples.between(step))
+    used = used_before(case, step).then(case.resumed.samples.between(step))
     steps = len(np.unique(expected.steps))
     often = "in an epoch each as often as there" if len(expected.repeated) else "none twice in an epoch"
     if expected.epochs.min() < 0:
@@ -38,6 +40,14 @@ def check(case: Case) -> Finding:
         return Finding(None, agree, compared, remark, columns={"samples_equal": True})
     sentence = f"samples differ from step {first} on: {_how(used, expected)}"
     return Finding("different", sentence, compared, first_step=first, columns={"samples_equal": False})
+
+
+def used_before(case: Case, step: int) -> SampleTable:
+    """The effective samples of steps up to ``step``: each step as the last life did it that got so far."""
+    if case.earlier is None:
+        return case.killed.samples.between(0, step)
+    start = step if case.earlier.never_began else min(case.earlier.restored_step, step)
+    return used_before(case.earlier, start).then(case.killed.samples.between(start, step))
 
 
 def _first_difference(used: SampleTable, expected: SampleTable) -> int | None:

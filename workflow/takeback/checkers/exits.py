@@ -41,7 +41,12 @@ def uninterrupted_ran(case: Case) -> Finding:
 
 
 def resumed_ran(case: Case) -> Finding:
-    """The resumed leg ran to its end, or refused with a clear error before any step."""
+    """The resumed leg ran to its end, or refused with a clear error before any step.
+
+    One that is struck in its turn is judged as the killed leg of the next life.
+    """
+    if not case.goes_to_the_end and case.resumed.events("fault_fired"):
+        return Finding()
     return _ended_well("resumed leg", case.resumed)
 
 

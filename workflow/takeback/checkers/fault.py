@@ -9,9 +9,12 @@ from takeback.checkers.exits import sent
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import named, signal_named
 
+#: Points of no program: the supervisor knows when, and nobody is held there.
+ANYWHERE = ("time", "random", "end")
+
 
 def struck(case: Case) -> Finding:
-    """Each planned fault was held by a victim, fired by the supervisor, and ended all its victims."""
+    """Each planned fault was held by a victim, fired by the supervisor, and did to its victims what it does."""
     faults = case.killed.spec["faults"]
     if not faults:
         return Finding("invalid", "no fault was planned for the killed leg")
@@ -27,13 +30,15 @@ def struck(case: Case) -> Finding:
 
 
 def _flaw(leg: LegView, fault: dict[str, Any]) -> str:
-    never, place = "the fault never struck: ", f"{fault['point']} of step {fault['step']}"
-    victims = _victims(fault["ranks"], leg.world)
+    never, place = "the fault never struck: ", _place(fault)
+    victims = set() if fault["point"] == "end" else _victims(fault["ranks"], leg.world)
     # The first victim that is held stands for all of them: a point may be passed by one rank only.
     held = victims & {event.rank for event in leg.events("held") if _is_planned(event, fault)}
-    if not held:
+    if not held and fault["point"] not in ANYWHERE:
         return f"{never}its point {place} was never reached"
     fired = [event for event in leg.events("fault_fired") if event.detail["fault"] == fault["id"]]
+    if not fired and not held:
+        return f"{never}no receipt of {fault['kind']} at {place}"
     spared = victims - {victim["rank"] for event in fired for victim in event.detail["victims"]}
     early = {rank for event in fired for rank in spared if _had_ended(leg, rank, event)}
     if early:
@@ -41,11 +46,27 @@ def _flaw(leg: LegView, fault: dict[str, Any]) -> str:
         return f"{named('rank', early)} had ended before the fault struck"
     if spared:
         return f"{never}{named('rank', held)} stood at {place}, but {named('rank', spared)} was not struck"
-    ends_by = fired[0].detail.get("ends_by")
-    if not ends_by:
-        return f"the receipt of {fault['kind']} does not say how it ends its victims"
-    spared = {rank for rank in victims if not _ended_by(leg.exits.get(rank), ends_by)}
-    return f"{never}{named('rank', spared)} did not end by {fault['kind']}" if spared else ""
+    return _traceless(leg, fault, victims, fired)
+
+
+def _traceless(leg: LegView, fault: dict[str, Any], victims: set[int], fired: list[Event]) -> str:
+    """What a fault that struck should have left and did not: the end of its victims, or what it proves."""
+    receipt = fired[0].detail
+    ways, proves = receipt.get("ends_by"), receipt.get("proves", {})
+    if ways is None or not (ways or proves):
+        return f"the receipt of {fault['kind']} does not say how it ends its victims, nor what else it does"
+    went_on = [event for event in leg.events("fault_went_on") if event.detail["fault"] == fault["id"]]
+    seen = {name: value for event in (*fired, *went_on) for name, value in event.detail.get("seen", {}).items()}
+    for name, value in proves.items():
+        if seen.get(name) != value:
+            what = f"{name} was {seen.get(name)!r}, not {value!r}"
+            return f"the fault never struck: after {fault['kind']} {what}"
+    spared = {rank for rank in victims if ways and not _ended_by(leg.exits.get(rank), ways)}
+    return f"the fault never struck: {named('rank', spared)} did not end by {fault['kind']}" if spared else ""
+
+
+def _place(fault: dict[str, Any]) -> str:
+    return f"{fault['point']} of step {fault['step']}" if fault["step"] else fault["point"]
 
 
 def _victims(ranks: str | list[int], world: int) -> set[int]:
@@ -63,9 +84,10 @@ def _had_ended(leg: LegView, rank: int, fired: Event) -> bool:
     return any(event.attempt == fired.attempt and event.monotonic <= fired.monotonic for event in ends)
 
 
-def _ended_by(how: dict[str, Any] | None, ends_by: dict[str, Any]) -> bool:
-    """By the fault, and in the way (``signal``, ``status``) that its receipt names."""
-    return how is not None and how["by"] == "fault" and all(how.get(key) == value for key, value in ends_by.items())
+def _ended_by(how: dict[str, Any] | None, ways: list[dict[str, Any]]) -> bool:
+    """In one of the ways (``signal``, ``status``) that the receipt names, and by the fault unless it says otherwise."""
+    wanted = ({"by": "fault", **way} for way in ways)
+    return how is not None and any(all(how.get(key) == value for key, value in way.items()) for way in wanted)
 
 
 def _stray(leg: LegView) -> str:
@@ -98,4 +120,4 @@ def _unnoticed(leg: LegView) -> str:
 
 
 def _name(fault: dict[str, Any]) -> str:
-    return f"{fault['kind']} at point {fault['point']}, step {fault['step']}"
+    return f"{fault['kind']} at point {fault['point']}" + (f", step {fault['step']}" if fault["step"] else "")

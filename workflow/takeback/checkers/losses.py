@@ -25,7 +25,7 @@ def check(case: Case) -> Finding:
         "first_loss_step": int(different[0]) if len(different) else None,
         "max_ulp": found.max_ulp,
     }
-    missing = np.setdiff1d(theirs.steps[theirs.steps > after], mine.steps)
+    missing = np.setdiff1d(theirs.steps[theirs.steps > after], mine.steps) if case.goes_to_the_end else steps[:0]
     extra = np.setdiff1d(steps, theirs.steps)
     compared = _compared(found, by_rank)
     twice = done_twice(case)
@@ -42,8 +42,13 @@ def check(case: Case) -> Finding:
 
 
 def due(case: Case) -> np.ndarray:
-    """Steps after the restored one that the resumed leg or the reference told."""
+    """Steps after the restored one that the resumed leg or the reference told.
+
+    Of a leg that is struck in its turn, those which all its ranks told.
+    """
     after, mine, theirs = case.restored_step, case.resumed.losses, case.reference.losses
+    if not case.goes_to_the_end:
+        return mine.steps[(mine.steps > after) & mine.told.all(axis=1)]
     return np.union1d(mine.steps[mine.steps > after], theirs.steps[theirs.steps > after])
 
 
@@ -88,7 +93,7 @@ def _uneven(table: LossTable) -> np.ndarray:
 def done_twice(case: Case) -> np.ndarray:
     """Steps between the checkpoint and the kill, which were done again."""
     first = case.killed.losses.steps
-    return np.intersect1d(first[first > case.restored_step], case.resumed.losses.steps)
+    return np.intersect1d(first[first > case.restored_step], due(case))
 
 
 def _twice_different(case: Case, steps: np.ndarray) -> np.ndarray:

@@ -55,11 +55,13 @@ def resume_is_due(case: Case) -> Finding:
     Ranks that name different steps are the business of the checker ``agreement``.
     """
     leg, step = case.resumed, case.restored_step
+    if case.never_began:
+        return Finding()
     silent = set(range(leg.world)) - _receipts(leg).keys()
     late = _late(leg)
     committed, allowed = committed_steps(case)
-    columns = {"committed_step": committed, "restored_step": None if silent else step}
-    if silent or late:
+    columns = {"committed_step": committed, "restored_step": None if silent and case.goes_to_the_end else step}
+    if late or (silent and case.goes_to_the_end):
         what = "none from" if silent else "it came after the first step on"
         sentence = f"no resume receipt: {what} {named('rank', silent or late)}"
         return Finding("invalid", sentence, columns=columns)
@@ -109,9 +111,9 @@ def committed_steps(case: Case) -> tuple[int, set[int]]:
     open_ = {event.step for event in saved if event.monotonic > struck}
     if not (found or case.reference.events("committed")):
         open_ |= {event.step for event in leg.events("held") if (event.point or "").startswith("save.")}
-    inherited = max(_receipts(leg).values(), default=0) if leg.spec["parent"] is not None else 0
+    inherited, before = committed_steps(case.earlier) if case.earlier is not None else (0, set())
     committed = max({inherited} | sure - {None})
-    return committed, {committed} | {step for step in open_ - {None} if step > committed}
+    return committed, {committed} | {step for step in before | open_ - {None} if step > committed}
 
 
 def handover_fits(case: Case) -> Finding:

@@ -21,7 +21,7 @@ def check(case: Case) -> Finding:
         theirs = _saved(case, source, key, loaded)
         parts.append(compare_states(mine.at(loaded), theirs, case.own_names(case.resumed, source)))
     reference = case.reference.states
-    later = np.union1d(_after(mine, step), _after(reference, step))
+    later = np.union1d(_after(mine, step), _after(reference, step)) if case.goes_to_the_end else _whole(mine, step)
     own = case.own_names(case.resumed, case.reference)
     parts.append(compare_states(mine.at(later), reference.at(later), own))
     first = min((part for part in parts if part.key is not None), key=lambda part: part.key, default=None)
@@ -55,7 +55,7 @@ def _source(case: Case, step: int) -> tuple[LegView | None, int]:
     moments = [("loaded", case.reference)] if step == 0 else [("saved", case.killed), ("saved", case.reference)]
     for moment, leg in moments:
         key = moment_key(moment, step)
-        if key in leg.states.keys:
+        if key in leg.states.keys and (case.goes_to_the_end or _is_whole(case.resumed.states, step)):
             return leg, key
     return None, 0
 
@@ -89,6 +89,18 @@ def _after(table: StateTable, step: int) -> np.ndarray:
     """Moments after the step, other than loads: of these each leg has its own."""
     late = table.keys[table.keys >= moment_key("step", step + 1)]
     return late[late % len(MOMENTS) != MOMENTS["loaded"]]
+
+
+def _is_whole(table: StateTable, step: int) -> bool:
+    """Whether all ranks told what they had loaded."""
+    loaded = table.at(np.array([moment_key("loaded", step)]))
+    return bool(len(loaded.names)) and not loaded.silent.any()
+
+
+def _whole(table: StateTable, step: int) -> np.ndarray:
+    """Moments after the step of which all ranks told: those of a leg that is struck in its turn."""
+    keys = _after(table, step)
+    return keys[~table.at(keys).silent.any(axis=(1, 2))]
 
 
 def _compared(case: Case, parts: list[StateDifference], source: int | None, later: np.ndarray) -> str:

@@ -66,7 +66,7 @@ class StateTable:
         if names == self.names:
             return self.digests
         place = {name: i for i, name in enumerate(self.names)}
-        padded = np.concatenate([self.digests, np.zeros_like(self.digests[:, :, :1])], axis=2)
+        padded = np.concatenate([self.digests, np.zeros((*self.digests.shape[:2], 1), np.uint64)], axis=2)
         return padded[:, :, [place.get(name, -1) for name in names]]
 
     @cached_property

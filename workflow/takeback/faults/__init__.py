@@ -1,20 +1,50 @@
-"""Faults: one small file each. Adding one is adding one file here.
+"""Faults: one small file each. Adding one is adding one file here and a line of YAML.
 
 A fault module has
 
-``strike(victims) -> None``
-    Strike each victim. Called when the first of them is held at the fault's point.
-``ENDS_BY: dict``
-    How a victim ends: ``{"signal": 9}``. It goes into the receipt, by which the exit is judged.
+``ENDS_BY: list[dict]``
+    The ways in which a victim may end by it, such as ``[{"signal": 9}]`` or ``[{"status": 7}]``; empty if it
+    ends nobody. They go into the receipt, by which the exits of the victims are judged.
+``PARAMETERS: dict``, if it has any
+    Their names and usual values, as a literal: an experiment names others under ``with``.
+``PROVES: dict``, if its victims need not end
+    What must have been seen after the strike, such as ``{"state": "stopped"}``, by name: a fault that left no
+    trace has not struck.
+``EACH: bool``, if true
+    Each victim is struck when it comes by the point itself; else all of them with the first that does.
+``strike(injection) -> None | Iterator[float]``
+    Strike. As a generator it yields seconds to wait, and goes on after them: a notice, and the end of its grace.
+``act(**parameters)``, if it has one
+    What a victim does to itself once it is let go, in the victim's own process: standard library only.
+``surround(fault, folder, world)``, if it needs one
+    A context manager around the whole run: a file system of its own, a network. It gives :class:`Surroundings`.
+``unavailable() -> str | None``, if it needs root or something of the kernel
+    Why it can't be had here.
 
-A fault never judges, and it writes nothing: the supervisor records what was done before and after.
+A fault never judges, and it writes nothing of what it did: the supervisor records it before and after.
 """
 
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+
+class Surroundings:
+    """What a fault has put around the ranks of a run. This one: nothing."""
+
+    def variables(self, rank: int) -> dict[str, str]:
+        """Further environment of one rank."""
+        return {}
+
+    def enter(self, rank: int) -> None:
+        """Called in the process of the rank, before its program starts."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +55,69 @@ class Victim:
     pid: int
     descriptor: int
 
+    def send(self, number: int) -> None:
+        """Send a signal; to a process that has ended already, nothing."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.descriptor, number)
+
+    def let_go(self) -> None:
+        """Let it go on from the point at which it holds itself."""
+        self.send(signal.SIGCONT)
+
+
+@dataclass
+class Injection:
+    """One fault as it strikes.
+
+    Attributes:
+        fault: the leg's own mapping: ``kind``, ``ranks``, ``point``, ``step``, …
+        victims: the processes that it strikes; those that hold themselves go on only if the fault lets them.
+        folder: the leg's folder, with ``checkpoints`` in it.
+        around: what its own ``surround`` gave.
+        everyone: all ranks that have not ended.
+        seen: what the fault saw of its own effect; goes into the receipt, and is measured by ``PROVES``.
+    """
+
+    fault: dict[str, Any]
+    victims: list[Victim]
+    folder: Path
+    around: Surroundings
+    everyone: list[Victim]
+    seen: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The fault's parameters, the usual values included."""
+        return parameters(self.fault)
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the run keeps its checkpoints."""
+        return self.folder / "checkpoints"
+
+    def send(self, number: int) -> None:
+        """Send a signal to every victim."""
+        for victim in self.victims:
+            victim.send(number)
+
+    def let_go(self) -> None:
+        """Let every victim go on."""
+        for victim in self.victims:
+            victim.let_go()
+
 
 def get(kind: str) -> ModuleType:
     """The fault in ``takeback/faults/<kind>.py``."""
     return importlib.import_module(f"takeback.faults.{kind}")
+
+
+def parameters(fault: dict[str, Any]) -> dict[str, Any]:
+    """Parameters of a planned fault, the usual values included."""
+    return {**getattr(get(fault["kind"]), "PARAMETERS", {}), **fault.get("with", {})}
+
+
+def unavailable(planned: list[dict[str, Any]]) -> str | None:
+    """Why the planned faults can't be had on this machine, or None."""
+    nothing: Callable[[], None] = lambda: None  # noqa: E731
+    reasons = (getattr(get(fault["kind"]), "unavailable", nothing)() for fault in planned)
+    return next(filter(None, reasons), None)

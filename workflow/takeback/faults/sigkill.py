@@ -1,16 +1,17 @@
-"""SIGKILL: the process is gone between two instructions; nothing of its own runs any more."""
+"""SIGKILL: the process is gone between two instructions; nothing of its own runs any more.
+
+With all ranks as victims: the machine is gone, and its file system lives.
+"""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 
-from takeback.faults import Victim
+from takeback.faults import Injection
 
-ENDS_BY = {"signal": int(signal.SIGKILL)}
+ENDS_BY = [{"signal": 9}]
 
 
-def strike(victims: Sequence[Victim]) -> None:
-    """Kill every victim. With all ranks as victims: the machine is gone."""
-    for victim in victims:
-        signal.pidfd_send_signal(victim.descriptor, signal.SIGKILL)
+def strike(injection: Injection) -> None:
+    """Kill every victim."""
+    injection.send(signal.SIGKILL)

@@ -11,21 +11,23 @@ It hosts the rendezvous store on a port that the kernel picks, so that a program
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from takeback import faults
+from takeback.faults import Surroundings, Victim
 from takeback.launchers import process, rank
+from takeback.launchers.injector import Injector, armed
 from takeback.launchers.recorder import Recorder
 
-TICK = 0.005  # s between two looks at the records while a fault waits
 SETTLE = 15.0  # s that ranks have to end by themselves once one of them has ended badly
 ATTEMPT = 0  # this launcher never restarts: a leg is one attempt
 
@@ -44,20 +46,43 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
         SystemExit: whoever asked for the run is gone.
     """
     process.adopt_orphans()
-    try:
+    with ExitStack() as stack:
+        around = surroundings(spec, folder, stack)
+        stack.callback(process.end_descendants)  # before what surrounds them is taken away
         preload()
+        injector = Injector(spec["faults"], folder, spec["world"], around, recorder, ATTEMPT)
         store = host_store()
-        ranks = {}
-        for number in range(spec["world"]):
-            environment = variables(spec, number, store.port, folder)
-            output = folder / "stdout" / f"rank-{number}.txt"
-            # The repetition must not be equal by having the same parent, nor its ranks by being forks of one.
-            afresh = spec["repeat"] > 0 and number == 0
-            ranks[number] = rank.start(command(spec, folder), environment, folder, root, output, afresh)
-            recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number])
-        Watch(spec, folder, ranks, recorder).until_all_have_ended(bound)
-    finally:
-        process.end_descendants()
+        ranks = start_ranks(spec, folder, root, recorder, around, store.port)
+        Watch(spec["deadline"], ranks, injector, recorder).until_all_have_ended(bound)
+    injector.finish()
+
+
+def surroundings(spec: dict[str, Any], folder: Path, stack: ExitStack) -> dict[str, Surroundings]:
+    """What the planned faults put around the ranks, by fault; taken away with the stack."""
+    around = {}
+    for fault in spec["faults"]:
+        surround = getattr(faults.get(fault["kind"]), "surround", None)
+        if surround is not None:
+            around[fault["id"]] = stack.enter_context(surround(fault, folder, spec["world"]))
+    return around
+
+
+def start_ranks(
+    spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, around: dict[str, Surroundings], port: int
+) -> dict[int, int]:
+    """Fork all ranks, which meet at the store on ``port``; returns the pid of each."""
+    ranks = {}
+    for number in range(spec["world"]):
+        environment = variables(spec, number, port, folder)
+        for surrounding in around.values():
+            environment |= surrounding.variables(number)
+        enter = [partial(surrounding.enter, number) for surrounding in around.values()]
+        output = folder / "stdout" / f"rank-{number}.txt"
+        # The repetition must not be equal by having the same parent, nor its ranks by being forks of one.
+        afresh = spec["repeat"] > 0 and number == 0
+        ranks[number] = rank.start(command(spec, folder), environment, folder, root, output, afresh, enter)
+        recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number])
+    return ranks
 
 
 def preload() -> None:
@@ -104,104 +129,60 @@ def variables(spec: dict[str, Any], number: int, port: int, folder: Path) -> dic
         "TORCHELASTIC_RESTART_COUNT": str(ATTEMPT),
         "TAKEBACK_RECORDS": str(folder / "records"),
         "TAKEBACK_ATTEMPT": str(ATTEMPT),
-        "TAKEBACK_ARMED": json.dumps([fault for fault in spec["faults"] if number in victims_of(fault, world)]),
+        "TAKEBACK_ARMED": armed(spec["faults"], number, world),
     }
 
 
-def victims_of(fault: dict[str, Any], world: int) -> list[int]:
-    """The ranks that a fault strikes. Each of them is armed; the first one that is held makes it strike all."""
-    named = {"last": [world - 1], "all": list(range(world))}
-    return named[fault["ranks"]] if isinstance(fault["ranks"], str) else fault["ranks"]
-
-
 class Watch:
-    """Watches the ranks of one attempt: strikes where a fault waits, ends what hangs."""
+    """Watches the ranks of one attempt: lets the faults strike, ends what hangs."""
 
-    def __init__(self, spec: dict[str, Any], folder: Path, ranks: dict[int, int], recorder: Recorder) -> None:
-        self.ranks, self.recorder, self.world = ranks, recorder, spec["world"]
-        self.alive = {number: os.pidfd_open(pid) for number, pid in ranks.items()}
-        self.waiting = {fault["id"]: fault for fault in spec["faults"]}
-        self.records = folder / "records"
-        self.read = dict.fromkeys(ranks, 0)
-        self.struck: set[int] = set()
+    def __init__(self, seconds: float, ranks: dict[int, int], injector: Injector, recorder: Recorder) -> None:
+        self.ranks, self.injector, self.recorder, self.seconds = ranks, injector, recorder, seconds
+        self.alive = {number: Victim(number, pid, os.pidfd_open(pid)) for number, pid in ranks.items()}
         self.ended_by_us: set[int] = set()
-        self.seconds = spec["deadline"]
         self.deadline = time.monotonic() + self.seconds
 
     def until_all_have_ended(self, bound: Sequence[int]) -> None:
         poll = select.poll()
-        for descriptor in (*self.alive.values(), *bound):
+        for descriptor in (*(victim.descriptor for victim in self.alive.values()), *bound):
             poll.register(descriptor, select.POLLIN)
         while self.alive:
             left = self.deadline - time.monotonic()
-            if left <= 0 and not self.ended_by_us:
-                self.end_the_rest()
-            wait = TICK if self.waiting else SETTLE if self.ended_by_us else max(left, 0)
+            if not self.ended_by_us and (left <= 0 or self.only_the_stopped_are_left()):
+                self.end_the_rest(hung=left <= 0)
+            wait = SETTLE if self.ended_by_us else max(left, 0)
+            if self.injector.wait is not None:
+                wait = min(wait, self.injector.wait)
             ready = {descriptor for descriptor, _ in poll.poll(1000 * wait)}
             if ready & set(bound):
                 sys.exit("takeback: whoever asked for this run is gone")
-            for number, descriptor in list(self.alive.items()):
-                if descriptor in ready:
-                    poll.unregister(descriptor)
+            for number, victim in list(self.alive.items()):
+                if victim.descriptor in ready:
+                    poll.unregister(victim.descriptor)
                     self.reap(number)
-            for number in list(self.alive):
-                self.strike_if_held(number)
+            self.injector.look(self.alive)
 
     def reap(self, number: int) -> None:
         _, status = os.waitpid(self.ranks[number], 0)
-        os.close(self.alive.pop(number))
+        del self.alive[number]  # its pidfd stays open: a fault may still hold it, and its number must not be another's
         number_of_signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-        by = "fault" if number in self.struck else "supervisor" if number in self.ended_by_us else "itself"
+        by = "supervisor" if number in self.ended_by_us else "fault" if number in self.injector.struck else "itself"
         how = {"of_rank": number, "of_pid": self.ranks[number], "status": code, "signal": number_of_signal, "by": by}
         self.recorder("exited", attempt=ATTEMPT, **how)
         if code != 0:  # the others now either see it or wait for ever
             self.deadline = min(self.deadline, time.monotonic() + SETTLE)
 
-    def end_the_rest(self) -> None:
+    def only_the_stopped_are_left(self) -> bool:
+        """Whether nobody is left but victims that a fault has stopped for good: nothing can happen any more."""
+        by_us = {number for number, ways in self.injector.struck.items() if any("by" in way for way in ways)}
+        return self.alive.keys() <= by_us
+
+    def end_the_rest(self, hung: bool) -> None:
         left = sorted(self.alive)
         after_exit = len(left) < len(self.ranks)
-        self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=left, after_exit=after_exit)
+        if hung:
+            self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=left, after_exit=after_exit)
         for number in left:
             self.ended_by_us.add(number)
-            signal.pidfd_send_signal(self.alive[number], signal.SIGKILL)
-
-    def strike_if_held(self, number: int) -> None:
-        for record in self.new_records(number):
-            fault = self.waiting.get(record["fault"])
-            # The record is written just before the process stops itself.
-            if fault is None or not process.wait_until_stopped(record["pid"], self.deadline):
-                continue
-            del self.waiting[fault["id"]]
-            wanted = victims_of(fault, self.world)
-            victims = [faults.Victim(n, self.ranks[n], self.alive[n]) for n in wanted if n in self.alive]
-            module = faults.get(fault["kind"])
-            receipt = {
-                "attempt": ATTEMPT,
-                "fault": fault["id"],
-                "action": fault["kind"],
-                "step": record["step"],
-                "point": record["point"],
-                "victims": [{"rank": victim.rank, "pid": victim.pid} for victim in victims],
-                "ends_by": module.ENDS_BY,
-            }
-            self.recorder("fault_armed", **receipt, held={"rank": number, "pid": record["pid"]})
-            module.strike(victims)
-            self.recorder("fault_fired", **receipt)
-            self.struck |= {victim.rank for victim in victims}
-
-    def new_records(self, number: int) -> list[dict[str, Any]]:
-        """``held`` records that a rank has written since the last look."""
-        if not self.waiting:
-            return []
-        try:
-            with (self.records / f"attempt{ATTEMPT}-rank{number}.jsonl").open("rb") as file:
-                file.seek(self.read[number])
-                text = file.read()
-        except FileNotFoundError:
-            return []
-        whole = text[: text.rfind(b"\n") + 1]
-        self.read[number] += len(whole)
-        # A look at the text first: parsing every record costs more than the run.
-        candidates = (json.loads(line) for line in whole.splitlines() if b'"held"' in line)
-        return [record for record in candidates if record["kind"] == "held"]
+            self.alive[number].send(signal.SIGKILL)

@@ -58,8 +58,10 @@ def end_descendants() -> int:
     return ended
 
 
-def wait_until_stopped(pid: int, deadline: float) -> bool:
-    """Wait until the process is held by its own SIGSTOP; False if it ends instead, or the deadline passes."""
+def wait_until_stopped(pid: int, deadline: float | None = None) -> bool:
+    """Wait until the process is stopped; False if it ends instead, or the deadline (10 s by default) passes."""
+    if deadline is None:
+        deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:
             status = psutil.Process(pid).status()

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
@@ -25,7 +26,13 @@ def runs_in_a_fork(words: list[str]) -> bool:
 
 
 def start(
-    command: list[str], environment: dict[str, str], folder: Path, root: Path, output: Path, afresh: bool = False
+    command: list[str],
+    environment: dict[str, str],
+    folder: Path,
+    root: Path,
+    output: Path,
+    afresh: bool = False,
+    enter: Sequence[Callable[[], None]] = (),
 ) -> int:
     """Fork one rank and return its pid.
 
@@ -35,6 +42,7 @@ def start(
     Args:
         afresh: start a new interpreter in any case. Forks of one process have one hash seed among other things
             that chance gives to each process: what depends on it looks repeatable, until a rank is started afresh.
+        enter: called in the new process first: what puts it into surroundings of its own.
     """
     supervisor = os.getpid()
     sys.stdout.flush()
@@ -53,6 +61,8 @@ def start(
         os.dup2(stdout, 1)
         os.dup2(stdout, 2)
         os.environ.update(environment)
+        for step_inside in enter:
+            step_inside()
         words = [str(root / word) if (root / word).is_file() else word for word in command]
         os.chdir(folder)
         if runs_in_a_fork(words) and not afresh:

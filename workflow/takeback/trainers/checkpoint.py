@@ -7,7 +7,8 @@ reader, not a restart after the host died), and last the pointer, in the same wa
 
 Points for faults: ``save.begin`` on every rank; on rank 0 ``save.write`` (half of the bytes are
 written), ``save.written`` (the temporary file is on disk), ``save.commit`` (it has its name, and
-``latest`` still names the one before), ``save.pointer`` (``latest`` names it).
+``latest`` still names the one before), ``save.pointer`` (``latest`` names it), ``save.retire`` (an old
+one has been removed, others have not). ``load`` on every rank, before the pointer is read.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it is missing, torn, altered or of another run.
         """
+        probe.point("load")
         try:
             name = (self.folder / _POINTER).read_text().strip()
         except FileNotFoundError:
@@ -96,14 +98,15 @@ class Checkpoints:
         replace(self.folder / _POINTER, f"{name}\n".encode())
         probe.record("committed", step=step)
         probe.point("save.pointer", step)
-        self._retire(name)
+        self._retire(name, step)
 
-    def _retire(self, newest: str) -> None:
+    def _retire(self, newest: str, step: int) -> None:
         """Remove what is too old, and what a killed save left behind."""
         files = sorted(self.folder.glob("step-*.pt"))
         old = [path for path in files[: -self.keep] if path.name not in (newest, self.in_use)]
         for path in [*old, *self.folder.glob("*.tmp")]:
             path.unlink()
+            probe.point("save.retire", step)
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -17,7 +17,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Reduce = Callable[[Sequence[Tensor], "dist.ProcessGroup"], Tensor]
+Reduce = Callable[[Sequence[Tensor], "dist.ProcessGroup", Callable[[], None]], Tensor]
+
+
+def _nothing() -> None:
+    pass
 
 
 def flatten(gradients: Sequence[Tensor], loss: Tensor) -> Tensor:
@@ -38,23 +42,30 @@ def tree(leaves: Sequence[Tensor], odd: int) -> Tensor:
     return sums[0]
 
 
-def fixed_order(leaves: Sequence[Tensor], group: dist.ProcessGroup) -> Tensor:
-    """Sum this rank's ``leaves`` (V / world of them) and all others', in the order of the one tree."""
+def fixed_order(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Callable[[], None] = _nothing) -> Tensor:
+    """Sum this rank's ``leaves`` (V / world of them) and all others', in the order of the one tree.
+
+    ``inside`` is called once while the first exchange is under way.
+    """
     world = dist.get_world_size(group)
     shards = len(leaves) * world
     odd = odd_part(shards)
     if world & (world - 1) == 0 and (shards // odd) % world == 0:
-        return _recursive_doubling(tree(leaves, odd), group)
+        return _recursive_doubling(tree(leaves, odd), group, inside)
     mine = torch.stack(list(leaves))
     gathered = [torch.empty_like(mine) for _ in range(world)]
-    dist.all_gather(gathered, mine, group=group)
+    request = dist.all_gather(gathered, mine, group=group, async_op=True)
+    inside()
+    request.wait()
     return tree([leaf for part in gathered for leaf in part], odd)
 
 
-def allreduce(leaves: Sequence[Tensor], group: dist.ProcessGroup) -> Tensor:
+def allreduce(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Callable[[], None] = _nothing) -> Tensor:
     """Sum this rank's leaves left to right, then by the backend's all-reduce, in its own order."""
     total = _left_to_right(leaves).clone()
-    dist.all_reduce(total, group=group)
+    request = dist.all_reduce(total, group=group, async_op=True)
+    inside()
+    request.wait()
     return total
 
 
@@ -65,9 +76,11 @@ def _left_to_right(leaves: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def _recursive_doubling(total: Tensor, group: dist.ProcessGroup) -> Tensor:
+def _recursive_doubling(total: Tensor, group: dist.ProcessGroup, inside: Callable[[], None]) -> Tensor:
     # Addition commutes bit for bit: lower + upper on one rank is upper + lower on its partner.
     rank, distance = dist.get_rank(group), 1
+    if dist.get_world_size(group) == 1:
+        inside()
     while distance < dist.get_world_size(group):
         partner = dist.get_global_rank(group, rank ^ distance)
         other = torch.empty_like(total)
@@ -75,7 +88,10 @@ def _recursive_doubling(total: Tensor, group: dist.ProcessGroup) -> Tensor:
             dist.P2POp(dist.isend, total, partner, group),
             dist.P2POp(dist.irecv, other, partner, group),
         ]
-        for request in dist.batch_isend_irecv(exchange):
+        requests = dist.batch_isend_irecv(exchange)
+        if distance == 1:
+            inside()
+        for request in requests:
             request.wait()
         total = total + other
         distance *= 2

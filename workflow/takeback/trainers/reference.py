@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import Any
 
 import torch
@@ -112,7 +113,7 @@ def train(
             consumed += ids
 
         probe.point("allreduce", step)
-        mean = reduce(leaves, group) / cfg.shards
+        mean = reduce(leaves, group, partial(probe.point, "allreduce.in", step)) / cfg.shards
         gradient, loss = mean[:-1], mean[-1]
         norm = torch.linalg.vector_norm(gradient)  # one buffer, the same on every rank: one order
         gradient *= (cfg.clip / (norm + 1e-6)).clamp(max=1.0)

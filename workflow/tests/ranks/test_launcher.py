@@ -118,7 +118,7 @@ def test_a_rank_that_has_ended_is_not_struck(tmp_path):
     finished = run(leg, tmp_path)
     assert finished.returncode == 0, finished.stderr
     assert [victim["rank"] for victim in events(leg, tmp_path, "fault_fired").victims.item()] == [1]
-    assert events(leg, tmp_path, "fault_fired").ends_by.item() == {"signal": 9}
+    assert events(leg, tmp_path, "fault_fired").ends_by.item() == [{"signal": 9}]
 
 
 def test_a_state_entry_of_any_name_is_no_receipt(tmp_path):

@@ -45,6 +45,7 @@ class Scene:
         own_rng: whether each rank has random streams of its own.
         digests, ledger: whether the trainer tells its state and its samples.
         at_each_step: whether the state is digested after each step, too.
+        then: further lives, which are struck in their turn: the legs ``life 1``, ``life 2``, …
         commits: whether rank 0 tells ``committed`` when the new checkpoint is the one that a restart finds.
     """
 
@@ -67,6 +68,7 @@ class Scene:
         expect: Expectation | None = None,
         control: str | None = None,
         steps: int = STEPS,
+        then: list[dict[str, Any]] | None = None,
     ) -> None:
         self.own_rng, self.digests, self.ledger, self.at_each_step = own_rng, digests, ledger, at_each_step
         self.steps, self.commits = steps, commits
@@ -78,6 +80,7 @@ class Scene:
             "fault": {"kind": "sigkill", "ranks": ranks},
             "trainer": settings or {},
             "resume_trainer": resume_settings or {},
+            **({"then": then} if then else {}),
         }
         (axes,) = matrix.product(block)
         self.cell = matrix.cell_of(
@@ -90,11 +93,16 @@ class Scene:
         )
         done = point == "saved" or (commits and point == "save.pointer")
         committed = (kill_step if done else kill_step - 1) // SAVE_EVERY * SAVE_EVERY
-        restored = committed if restored is None else restored
+        lives, start = {}, committed
+        for number, (life, leg) in enumerate(zip(then or [], self.cell.lives[1:], strict=False), 1):
+            lives[f"life {number}"] = self._killed(leg, life["kill_step"], life.get("point", "step"), start)
+            start = max(start, (life["kill_step"] - 1) // SAVE_EVERY * SAVE_EVERY)
+        restored = start if restored is None else restored
         self.evidence = {
             "reference": self._whole(self.cell.reference),
             "twin": self._whole(self.cell.twin),
             "killed": self._killed(self.cell.killed, kill_step, point),
+            **lives,
             "resumed": self._whole(self.cell.resumed, restored, 300.0),
         }
 
@@ -151,23 +159,24 @@ class Scene:
         moments = [("loaded", start), *self._moments(start, self.steps), ("end", self.steps)]
         return self._evidence(leg, range(start + 1, self.steps + 1), moments, events)
 
-    def _killed(self, leg: matrix.Leg, kill: int, point: str) -> Evidence:
+    def _killed(self, leg: matrix.Leg, kill: int, point: str, start: int = 0) -> Evidence:
         done = kill if point in ("step", "saved") or point.startswith("save.") else kill - 1
         ranks = leg.faults[0]["ranks"]
         victims = {"all": list(range(leg.world)), "last": [leg.world - 1]}.get(
             ranks if isinstance(ranks, str) else "", ranks
         )
         events, struck = [], 103.0 + 0.1 * kill
-        saves = [s for s in range(1, done + 1) if s % SAVE_EVERY == 0 and (s < kill or point == "saved")]
+        saves = [s for s in range(start + 1, done + 1) if s % SAVE_EVERY == 0 and (s < kill or point == "saved")]
         for rank in range(leg.world):
-            events.append(_event("restored", rank, 101.0, 0, epoch=0))
-            if done:
-                events.append(_event("first_step", rank, 101.05, 1))
+            if point != "load":
+                events.append(_event("restored", rank, 101.0, start, epoch=start // EPOCH))
+            if done > start:
+                events.append(_event("first_step", rank, 101.05, start + 1))
             events += [event for step in saves for event in self._saved(rank, 101 + 0.1 * step, step)]
             if point == "save.pointer":
                 events += self._saved(rank, struck - 0.3, kill)[:-1]
             if rank in victims:
-                events.append(_event("held", rank, struck - 0.2, kill, point, fault="0"))
+                events.append(_event("held", rank, struck - 0.2, kill or None, point, fault="0"))
                 events.append(_exited(rank, struck + 0.1, signal=SIGKILL, by="fault"))
             else:
                 text = "Connection closed by peer"
@@ -175,10 +184,11 @@ class Scene:
                 events.append(_exited(rank, struck + 0.5, status=1))
         told = [{"rank": rank, "pid": 100 + rank} for rank in victims]
         events.append(
-            _event("fault_fired", -1, struck, fault="0", action="sigkill", victims=told, ends_by={"signal": SIGKILL})
+            _event("fault_fired", -1, struck, fault="0", action="sigkill", victims=told, ends_by=[{"signal": SIGKILL}])
         )
-        moments = [("loaded", 0)] + [m for m in self._moments(0, done) if m[0] == "step" or m[1] in saves]
-        return self._evidence(leg, range(1, done + 1), moments, events)
+        moments = [] if point == "load" else [("loaded", start)]
+        moments += [m for m in self._moments(start, done) if m[0] == "step" or m[1] in saves]
+        return self._evidence(leg, range(start + 1, done + 1), moments, events)
 
     def _saved(self, rank: int, mono: float, step: int) -> list[dict]:
         told = [_event("committed", rank, mono - 0.01, step)] if self.commits and rank == 0 else []

@@ -163,14 +163,40 @@ def test_what_was_committed_while_the_fault_struck_leaves_no_choice():
     assert "step 16 was restored although step 20 was committed" in scene.judge()["diagnosis"]
 
 
-def test_a_killed_leg_with_a_parent_leaves_behind_what_it_had_restored():
-    scene = Scene(kill_step=2, restored=0)
-    scene.change("killed", "events", kind("restored"), step=12.0)
-    scene.evidence["killed"] = dataclasses.replace(
-        scene.evidence["killed"], spec={**scene.evidence["killed"].spec, "parent": "kill-before"}
-    )
+def test_a_life_that_saved_nothing_leaves_behind_what_it_had_restored():
+    lives = [{"kill_step": 18}]  # restored 16, struck before the save of 20
+    row = Scene(kill_step=17, then=lives).judge()
+    assert (row["verdict"], row["committed_step"], row["restored_step"]) == ("equal", 16, 16)
+    row = Scene(kill_step=17, then=lives, restored=12).judge()
+    assert (row["verdict"], row["committed_step"]) == ("invalid", 16)
+
+
+def test_of_several_lives_each_is_judged():
+    lives = [{"kill_step": 11, "world": 2}, {"kill_step": 19, "world": 1}]
+
+    def row(change=lambda scene: scene):
+        return change(Scene(world=4, resume_world=2, kill_step=6, then=lives)).judge()
+
+    assert (row()["verdict"], row()["restored_step"]) == ("equal", 16)
+    early = row(lambda scene: scene.change("life 1", "losses", steps(9), loss_bits=7))
+    assert (early["verdict"], early["first_step"]) == ("different", 9)
+    silent = row(lambda scene: scene.change("life 1", "events", kind("restored"), step=0.0))
+    assert (silent["verdict"], silent["committed_step"]) == ("invalid", 4)
+    spared = row(lambda scene: scene.drop("life 2", "events", kind("held")))
+    assert spared["diagnosis"] == "the fault never struck: its point step of step 19 was never reached"
+
+
+def test_samples_are_followed_over_all_lives():
+    scene = Scene(kill_step=6, then=[{"kill_step": 11}])
+    assert scene.judge()["samples_equal"]
+    row = scene.drop("life 1", "ledger", steps(7)).judge()
+    assert (row["verdict"], row["samples_equal"]) == ("different", False)
+
+
+def test_a_life_that_is_struck_while_it_loads_owes_no_receipt():
+    scene = Scene(kill_step=6, then=[{"kill_step": 0, "point": "load"}])
     row = scene.judge()
-    assert (row["verdict"], row["committed_step"]) == ("invalid", 12)
+    assert (row["verdict"], row["restored_step"]) == ("equal", 4)
 
 
 def test_a_trainer_that_never_tells_of_a_checkpoint_can_not_be_judged():
@@ -270,10 +296,31 @@ def test_a_receipt_that_does_not_say_how_victims_end_is_invalid():
         detail = {"fault": "0", "action": "sigkill", "victims": [{"rank": 1, "pid": 101}], **more}
         return Scene().change("killed", "events", kind("fault_fired"), detail=json.dumps(detail)).judge()
 
-    assert receipt(ends_by={"signal": 9})["verdict"] == "equal"
-    assert receipt()["diagnosis"] == "the receipt of sigkill does not say how it ends its victims"
+    assert receipt(ends_by=[{"signal": 9}])["verdict"] == "equal"
+    assert (
+        receipt()["diagnosis"] == "the receipt of sigkill does not say how it ends its victims, nor what else it does"
+    )
     # The name of the fault says nothing.
-    assert receipt(ends_by={"signal": 15})["diagnosis"] == "the fault never struck: rank 1 did not end by sigkill"
+    assert receipt(ends_by=[{"signal": 15}])["diagnosis"] == "the fault never struck: rank 1 did not end by sigkill"
+
+
+@pytest.mark.parametrize(
+    ("seen", "verdict"), [({"state": "stopped"}, "equal"), ({"state": "running"}, "invalid"), ({}, "invalid")]
+)
+def test_a_fault_that_proved_nothing_is_invalid(seen, verdict):
+    """A fault that ends nobody has struck if what it does was seen."""
+    receipt = {"fault": "0", "victims": [{"rank": 1, "pid": 101}], "ends_by": [], "proves": {"state": "stopped"}}
+    row = Scene().change("killed", "events", kind("fault_fired"), detail=json.dumps({**receipt, "seen": seen})).judge()
+    assert row["verdict"] == verdict
+    assert verdict == "equal" or row["diagnosis"].startswith("the fault never struck: after sigkill state was ")
+
+
+def test_a_leg_that_was_struck_before_it_had_told_anything_has_no_backend_to_compare():
+    scene = Scene(kill_step=2).fingerprint("killed", backend="not told")
+    assert scene.judge()["verdict"] == "invalid"
+    for table in ("losses", "digests", "ledger"):
+        scene.drop("killed", table, lambda frame: frame["rank"] >= 0)
+    assert scene.judge()["verdict"] == "equal"
 
 
 def ended_before(scene, rank, **how):
@@ -284,7 +331,7 @@ def ended_before(scene, rank, **how):
 
 def test_a_planned_victim_that_had_ended_by_itself_is_invalid():
     scene = ended_before(Scene(ranks="all"), 0, status=1)
-    receipt = {"fault": "0", "victims": [{"rank": 1, "pid": 101}], "ends_by": {"signal": 9}}
+    receipt = {"fault": "0", "victims": [{"rank": 1, "pid": 101}], "ends_by": [{"signal": 9}]}
     scene.change("killed", "events", kind("fault_fired"), detail=json.dumps(receipt))
     row = scene.judge()
     assert (row["verdict"], row["diagnosis"]) == ("invalid", "rank 0 had ended before the fault struck")

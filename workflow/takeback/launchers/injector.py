@@ -1,0 +1,201 @@
+"""Strikes the planned faults of one attempt: where a victim holds itself, when a time has come, or at the end."""
+
+from __future__ import annotations
+
+import heapq
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from takeback import faults
+from takeback.faults import Injection, Surroundings, Victim
+from takeback.launchers import process
+from takeback.launchers.recorder import Recorder
+
+BY_THE_SUPERVISOR = ("time", "random", "end")  # points that no rank comes by: the supervisor knows when
+TICK = 0.005  # s between two looks at the records while a fault waits
+START_UP = 0.5  # s within which a run that is struck at a random instant of its start has begun its first step
+
+
+def victims_of(fault: dict[str, Any], world: int) -> list[int]:
+    """The ranks that a fault strikes. Each of them is armed; the first one that is held makes it strike all."""
+    named = {"last": [world - 1], "all": list(range(world))}
+    return named[fault["ranks"]] if isinstance(fault["ranks"], str) else fault["ranks"]
+
+
+def armed(planned: list[dict[str, Any]], rank: int, world: int) -> str:
+    """``TAKEBACK_ARMED`` of one rank: the faults for which it must hold itself."""
+    waiting = []
+    for fault in planned:
+        if fault["point"] not in BY_THE_SUPERVISOR and rank in victims_of(fault, world):
+            does = {"acts": fault["kind"], "with": faults.parameters(fault)} if acts(fault) else {}
+            waiting.append({"id": fault["id"], "point": fault["point"], "step": fault["step"], **does})
+    return json.dumps(waiting)
+
+
+def acts(fault: dict[str, Any]) -> bool:
+    """Whether a victim does it to itself."""
+    return hasattr(faults.get(fault["kind"]), "act")
+
+
+def ends_by(fault: dict[str, Any]) -> list[dict[str, Any]]:
+    """How the victims of a fault may end; a word in place of a number is the parameter of that name."""
+    given = faults.parameters(fault)
+    ways = faults.get(fault["kind"]).ENDS_BY
+    return [{key: value if key == "by" else given.get(value, value) for key, value in way.items()} for way in ways]
+
+
+class Injector:
+    """The faults of one attempt, and what of them has been done.
+
+    Args:
+        planned: the leg's faults.
+        folder: the leg's folder.
+        world: number of ranks.
+        around: surroundings by fault id.
+        recorder: where each strike is told, before and after.
+        attempt: of the ranks to be struck.
+    """
+
+    def __init__(
+        self,
+        planned: list[dict[str, Any]],
+        folder: Path,
+        world: int,
+        around: dict[str, Surroundings],
+        recorder: Recorder,
+        attempt: int,
+    ) -> None:
+        self.folder, self.world, self.around, self.recorder, self.attempt = folder, world, around, recorder, attempt
+        self.began = time.monotonic()
+        #: Faults that have not struck yet, and those among them that wait for a step to strike at random.
+        self.waiting = {fault["id"]: fault for fault in planned if fault["point"] != "end"}
+        self.random: list[dict[str, Any]] = []
+        self.at_end = [fault for fault in planned if fault["point"] == "end"]
+        #: (fault, rank) of all that will hold themselves at a point.
+        self.armed = {
+            (fault["id"], rank)
+            for fault in planned
+            if fault["point"] not in BY_THE_SUPERVISOR
+            for rank in victims_of(fault, world)
+        }
+        #: Strikes to come by the clock: (monotonic s, number, what to do).
+        self.due: list[tuple[float, int, Any]] = []
+        #: Ranks that a fault is to end, and how.
+        self.struck: dict[int, list[dict[str, Any]]] = {}
+        self.read: dict[int, int] = {}
+        for fault in self.waiting.values():
+            if fault["point"] == "time":
+                self._later(self.began + fault["seconds"], fault)
+            elif fault["point"] == "random" and not fault["step"]:
+                self._later(self.began + fault["pause"] * START_UP, fault)
+            elif fault["point"] == "random":
+                self.random.append(fault)
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until the next look is due; None if nothing waits any more."""
+        if self.armed or self.random:
+            return TICK
+        return max(0.0, self.due[0][0] - time.monotonic()) if self.due else None
+
+    def look(self, alive: dict[int, Victim]) -> None:
+        """Strike what is due; ``alive`` are the ranks that have not ended, by number."""
+        while self.due and self.due[0][0] <= time.monotonic():
+            _, _, what = heapq.heappop(self.due)
+            if isinstance(what, dict):
+                self._strike(what, alive, None)
+            else:
+                self._go_on(*what)
+        self.armed = {(fault, rank) for fault, rank in self.armed if rank in alive}
+        for number in list(alive):
+            for record in self._new_records(number):
+                self._answer(number, record, alive)
+
+    def finish(self) -> None:
+        """All ranks have ended: strike what they left behind."""
+        for fault in self.at_end:
+            self._strike(fault, {}, None)
+
+    def _answer(self, number: int, record: dict[str, Any], alive: dict[int, Victim]) -> None:
+        """One record of a rank: it holds itself for a fault, or it has reached the step of a random one."""
+        if record["kind"] == "step":
+            for fault in [fault for fault in self.random if fault["step"] == record["step"]]:
+                self.random.remove(fault)
+                # Within two steps' time from there: in a step, in a save, between two records.
+                step_seconds = (record["mono"] - self.began) / record["step"]
+                self._later(time.monotonic() + fault["pause"] * 2 * step_seconds, fault)
+            return
+        self.armed.discard((record["fault"], number))
+        # The record is written just before the process stops itself.
+        if number not in alive or not process.wait_until_stopped(record["pid"]):
+            return
+        fault = self.waiting.get(record["fault"])
+        if fault is not None:
+            self._strike(fault, alive, {"rank": number, **record})
+        elif not any("by" in way for way in self.struck.get(number, [])):
+            alive[number].let_go()  # the fault has struck it before it came by
+
+    def _strike(self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None) -> None:
+        module = faults.get(fault["kind"])
+        victims = self._victims(fault, alive, held, getattr(module, "EACH", False))
+        around = self.around.get(fault["id"], Surroundings())
+        injection = Injection(fault, victims, self.folder, around, list(alive.values()))
+        receipt = {
+            "attempt": self.attempt,
+            "fault": fault["id"],
+            "action": fault["kind"],
+            "step": held["step"] if held else fault["step"],
+            "point": fault["point"],
+            "victims": [{"rank": victim.rank, "pid": victim.pid} for victim in victims],
+            "ends_by": ends_by(fault),
+            "proves": getattr(module, "PROVES", {}),
+        }
+        where = {"held": {"rank": held["rank"], "pid": held["pid"]}} if held else {}
+        self.recorder("fault_armed", **receipt, **where)
+        if receipt["ends_by"]:
+            self.struck |= {victim.rank: receipt["ends_by"] for victim in victims}
+        self._go_on(module.strike(injection), injection, receipt, "fault_fired")
+
+    def _victims(
+        self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None, each: bool
+    ) -> list[Victim]:
+        """Whom the fault strikes now; one that strikes each by itself waits on for the others."""
+        if fault in self.at_end:
+            return []
+        if each and held is not None:
+            if not any(fault["id"] == waits for waits, _ in self.armed):
+                del self.waiting[fault["id"]]
+            return [alive[held["rank"]]]
+        self.waiting.pop(fault["id"])
+        return [alive[number] for number in victims_of(fault, self.world) if number in alive]
+
+    def _go_on(
+        self, acts: Iterator[float] | None, injection: Injection, receipt: dict[str, Any], kind: str = "fault_went_on"
+    ) -> None:
+        """Do what a fault does next, tell it, and come back when it asks for it."""
+        pause = next(acts, None) if acts is not None else None
+        self.recorder(kind, **receipt, seen=injection.seen)
+        if pause is not None:
+            self._later(time.monotonic() + pause, (acts, injection, receipt))
+
+    def _later(self, when: float, what: Any) -> None:
+        heapq.heappush(self.due, (when, id(what), what))
+
+    def _new_records(self, number: int) -> list[dict[str, Any]]:
+        """Records that a rank has written since the last look, and that a fault may wait for."""
+        if not (self.armed or self.random):
+            return []
+        try:
+            with (self.folder / "records" / f"attempt{self.attempt}-rank{number}.jsonl").open("rb") as file:
+                file.seek(self.read.get(number, 0))
+                text = file.read()
+        except FileNotFoundError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self.read[number] = self.read.get(number, 0) + len(whole)
+        # A look at the text first: parsing every record costs more than the run.
+        wanted = (b'"kind": "held"', b'"kind": "step"') if self.random else (b'"kind": "held"',)
+        return [json.loads(line) for line in whole.splitlines() if any(kind in line[:40] for kind in wanted)]
