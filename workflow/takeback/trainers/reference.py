@@ -27,6 +27,7 @@ from takeback import backends, probe
 from takeback.trainers import data, reduction, settings, topology
 from takeback.trainers.build import build, facts
 from takeback.trainers.checkpoint import CheckpointError, Checkpoints
+from takeback.trainers.notice import STATUS, Notice
 from takeback.trainers.settings import Settings
 from takeback.trainers.state import State, forget
 
@@ -45,16 +46,16 @@ def main(argv: list[str] | None = None) -> int:
     topology.join(cfg.backend, device)
     try:
         probe.group(topology.count_ranks(device), cfg.backend)
-        run(cfg, backend.describe(), device)
-        status = 0
+        status = run(cfg, backend.describe(), device)
     except (data.DataError, CheckpointError, topology.DisagreementError) as error:
         status = _refuse(str(error), status=1)
     dist.destroy_process_group()
     return status
 
 
-def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> None:
-    """Restore, agree, then train each phase on its ranks: one phase, or two with a handover."""
+def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> int:
+    """Restore, agree, then train each phase on its ranks: one phase, or two with a handover. Returns an exit status."""
+    notice = Notice(cfg.notice)
     rank, phases = dist.get_rank(), cfg.phases(dist.get_world_size())
     groups = [topology.first_ranks(ranks) for ranks, _ in phases]
     held_out = cfg.shards * cfg.batch
@@ -72,11 +73,13 @@ def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> None:
             if rank < ranks:
                 state.restore(snapshot, rank)
                 probe.record("note", step=state.step, text=f"handed over to {ranks} ranks")
-        if rank < ranks:
-            train(cfg, state, data.Windows(text, cfg.context), checkpoints, group, device, last_step)
+        windows = data.Windows(text, cfg.context)
+        if rank < ranks and not train(cfg, state, windows, checkpoints, group, device, notice, last_step):
+            return STATUS
     dist.barrier()
     if rank < phases[-1][0]:
         probe.finished(state.step, state=state.collect() if probe.active() else None)
+    return 0
 
 
 def train(
@@ -86,9 +89,10 @@ def train(
     checkpoints: Checkpoints,
     group: dist.ProcessGroup,
     device: torch.device,
+    notice: Notice,
     last_step: int,
-) -> None:
-    """The loop: global steps up to ``last_step`` on the ranks of ``group``."""
+) -> bool:
+    """The loop: global steps up to ``last_step`` on the ranks of ``group``; False if it left before, on notice."""
     rank, world = dist.get_rank(group), dist.get_world_size(group)
     each = cfg.shards // world
     shards = range(rank * each, (rank + 1) * each)
@@ -141,11 +145,15 @@ def train(
 
         if step % cfg.evaluate_every == 0:
             evaluate(cfg, state, windows, device)
-        if step % cfg.save_every == 0:
+        leaves = notice.leaves(group, device)
+        if leaves or step % cfg.save_every == 0:
             checkpoints.save(step, state.snapshot(group), group)
             probe.saved(step, state=state.collect() if probe.active() else None)
         if rank == 0 and not probe.active():
             print(f"step {step} epoch {epoch} loss {loss:.6f} lr {lr:.2e} norm {norm:.4f}")
+        if leaves:
+            return False
+    return True
 
 
 def restore(state: State, checkpoints: Checkpoints, forgotten: str) -> None:

@@ -51,6 +51,7 @@ class Settings:
     reduction: str = _choice("fixed-order", "allreduce")
     rng: str = _choice("keyed", "stream")
     forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
+    notice: str = _choice("ignore", "agree", "alone")
     handover: str = ""
 
     @property
