@@ -36,6 +36,7 @@ class Expectation:
     first_step: int | None = None
     first_state: str | None = None
     says: str | None = None
+    restored: int | None = None
 
 
 @dataclass(frozen=True)

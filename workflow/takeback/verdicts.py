@@ -60,6 +60,7 @@ def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
     row |= {"steps_compared": 0, "losses_different": 0, "states_compared": 0, "states_different": 0}
     for finding in judgement.findings:
         row |= finding.columns
+    restored_elsewhere = expect.restored is not None and row["restored_step"] != expect.restored
     row |= {
         "cell": cell.id,
         "control": cell.control,
@@ -67,13 +68,15 @@ def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
         "expected": expect.verdict,
         "surprise": is_surprise(
             expect, judgement.verdict, judgement.first_step, judgement.first_state, judgement.diagnosis
-        ),
+        )
+        or (restored_elsewhere and judgement.verdict != "not-run"),
         "first_step": judgement.first_step,
         "first_state": judgement.first_state,
         "diagnosis": judgement.diagnosis,
         "comparison": _comparison(cell, legs, [finding.compared for finding in judgement.findings]),
         "expected_first_step": expect.first_step,
         "expected_first_state": expect.first_state,
+        "expected_restored_step": expect.restored,
         "because": expect.because,
         "reference": cell.reference.id,
         "killed": cell.killed.id,

@@ -111,6 +111,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 else "nothing was compared",
                 "expected_first_step": expect.first_step,
                 "expected_first_state": expect.first_state,
+                "expected_restored_step": expect.restored,
                 "because": expect.because,
                 "restored_step": restored if ran else None,
                 "committed_step": restored if ran else None,
@@ -122,6 +123,8 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "samples_equal": True if ran else None,
                 "detect_s": 0.02 + number % 7 / 100 if ran else None,
                 "restart_s": 0.4 + axes["resume_world"] / 5 + number % 5 / 50 if ran else None,
+                "lost_steps": axes["kill_step"] - restored if ran else None,
+                "lost_s": (axes["kill_step"] - restored) / 50 if ran else None,
                 "reference": one.reference.id,
                 "killed": one.killed.id,
                 "resumed": one.resumed.id,
@@ -133,7 +136,9 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
             "first_step": "Int64",
             "max_ulp": "Int64",
             "expected_first_step": "Int64",
+            "expected_restored_step": "Int64",
             "restored_step": "Int64",
+            "lost_steps": "Int64",
             "first_loss_step": "Int64",
         }
     )

@@ -323,6 +323,13 @@ def test_a_leg_that_was_struck_before_it_had_told_anything_has_no_backend_to_com
     assert scene.judge()["verdict"] == "equal"
 
 
+@pytest.mark.parametrize(("restored", "surprise"), [(16, False), (12, True), (None, False)])
+def test_a_resume_from_another_step_than_predicted_is_a_surprise(restored, surprise):
+    row = Scene(expect=Expectation("equal", "saved at 16", restored=restored)).judge()
+    assert (row["verdict"], row["surprise"], row["lost_steps"]) == ("equal", surprise, 3)
+    assert row["lost_s"] == pytest.approx(103 + 1.9 - (101 + 1.6))
+
+
 def ended_before(scene, rank, **how):
     """The rank ends at second 50, before every fault."""
     scene.drop("killed", "events", lambda f: (f["kind"] == "exited") & f["detail"].str.contains(f'"of_rank": {rank},'))
