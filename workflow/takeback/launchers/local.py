@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from takeback import faults
+from takeback import clock, faults
 from takeback.launchers import process, rank
 from takeback.launchers.recorder import Recorder
 
@@ -126,7 +126,7 @@ class Watch:
         self.struck: set[int] = set()
         self.ended_by_us: set[int] = set()
         self.seconds = spec["deadline"]
-        self.deadline = time.monotonic() + self.seconds
+        self.deadline = time.monotonic() + min(self.seconds, clock.left())
 
     def until_all_have_ended(self, bound: Sequence[int]) -> None:
         poll = select.poll()
@@ -161,7 +161,10 @@ class Watch:
     def end_the_rest(self) -> None:
         left = sorted(self.alive)
         after_exit = len(left) < len(self.ranks)
-        self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=left, after_exit=after_exit)
+        if clock.left() <= 0:
+            self.recorder("not_run", attempt=ATTEMPT, reason=clock.REASON)
+        else:
+            self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=left, after_exit=after_exit)
         for number in left:
             self.ended_by_us.add(number)
             signal.pidfd_send_signal(self.alive[number], signal.SIGKILL)
