@@ -32,6 +32,12 @@ def asked():
     ] or DEFAULT
 
 
+def can_run(leg):
+    """Whether this machine has the devices of a leg, as far as it can be said without torch."""
+    device = backends.get(leg.backend).DEVICE
+    return device is None or os.path.exists(device)
+
+
 @functools.cache
 def plan():
     """What there is time for. Known once Snakemake knows its targets, so it is asked for by the rules."""
@@ -45,7 +51,7 @@ def plan():
             slow=budget.slowness(BEGUN, LOADED),
             cores=workflow.cores,
             runs=Path("results/runs"),
-            can_run=lambda leg: not backends.get(leg.backend).unavailable(leg.world),
+            can_run=can_run,
         )
     except budget.BudgetError as error:
         stop(error)

@@ -105,7 +105,8 @@ def _from_scratch(cells: pd.DataFrame) -> str:
 
 
 def _reasons(absent: pd.DataFrame) -> str:
-    reasons = list(dict.fromkeys(absent.diagnosis.str.removeprefix("not run: ").str.rstrip(".")))
+    counts = Counter(absent.diagnosis.str.removeprefix("not run: ").str.rstrip("."))
+    reasons = [reason + (f" ({count})" if len(counts) > 1 else "") for reason, count in counts.items()]
     return "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more reasons" if len(reasons) > 2 else "")
 
 

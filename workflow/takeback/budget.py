@@ -99,14 +99,16 @@ def plan(
     each_second = speed(work, runs) or cores / slow
     cells = [(name, cell) for name, one in asked.items() for cell in one.cells]
     telling = [things(name, cell) if all(map(can_run, cell.legs)) else {} for name, cell in cells]
-    chosen, figures, paid = 0, {(name,) for name in asked}, {}
+    chosen, spent, paid = 0, 0.0, {}
+    figures = {(name,) for name in asked}  # the heat maps
     for number in order([[leg.id for leg in cell.legs] for _, cell in cells], telling, cost):
         name, cell = cells[number]
-        more = paid | {leg.id: cost[leg.id] for leg in cell.legs}
+        more = {leg.id: cost[leg.id] for leg in cell.legs if leg.id not in paid}
         drawn = figures | ({(name, cell.axes["backend"], cell.axes["world"])} if not cell.control else set())
-        runs_for = sum(more.values()) / each_second
-        if now + START * slow + runs_for + judging(chosen + 1, len(drawn), cores) * slow <= end:
-            chosen, figures, paid = chosen + 1, drawn, more
+        around = START + judging(chosen + 1, len(drawn), cores)
+        if now + around * slow + (spent + sum(more.values())) / each_second <= end:
+            paid.update(more)
+            chosen, spent, figures = chosen + 1, spent + sum(more.values()), drawn
     tail = judging(chosen, len(figures), cores) * slow
     if not chosen:
         least = START * slow + tail
@@ -125,7 +127,7 @@ def affordable(experiment: Experiment, paid: Collection[str]) -> Iterator[Cell]:
 
 
 def things(name: str, cell: Cell) -> dict[tuple, int]:
-    """What a cell shows, and how much that counts: each value of its axes and how the topology changes, or the control that it is.
+    """What a cell shows, and how much that counts: the values of its axes and how its world changes, or its control.
 
     Apart for each experiment and backend: a value seen on one backend has not been seen on another. A control shows
     nothing else: that a broken trainer is caught on two ranks does not say that a good one survives there.

@@ -44,7 +44,8 @@ def judge_experiment(experiment: Experiment, runs: Path, partly: bool = False) -
     Raises:
         EvidenceError: evidence of a leg is missing or can't be read.
     """
-    there = {leg for leg in experiment.legs if not partly or (runs / leg / "events.parquet").exists()}
+    ids = {leg.id for cell in experiment.cells for leg in cell.legs}
+    there = {leg for leg in ids if not partly or (runs / leg / "events.parquet").exists()}
     judged = [all(leg.id in there for leg in cell.legs) for cell in experiment.cells]
     last_use = {leg.id: number for number, cell in enumerate(experiment.cells) if judged[number] for leg in cell.legs}
     legs: dict[str, LegView] = {}
