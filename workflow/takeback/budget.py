@@ -30,12 +30,13 @@ STEP = 0.02  # and each of their steps, by the reference trainer
 AFRESH = 10.0  # the first rank of a repetition, which imports torch by itself
 IDLE = 0.2  # a run that can't run here
 FOREIGN = 12  # a trainer whose steps nobody here knows: its deadline divided by this, for each rank
-JUDGE, CELL = 8.0, 0.08  # to end what runs, judge, write the page, one after the other; further for each cell
-FIGURE = 5.0  # each figure, and the provenance: side by side
+JUDGE, CELL = 6.0, 0.08  # to end what runs, judge, write the page, one after the other; further for each cell
+FIGURE = 4.0  # each figure, and the provenance: side by side
 # In seconds.
 LOADED = 2.0  # from the start of the command to the first line of the Snakefile
 START = 5.0  # from there to the first run: Snakemake's graph, the warm pool
 ENOUGH = 8  # runs that tell how fast this machine is
+MARGIN = 2.0  # on all that comes after the runs: the end is promised, and others may come onto the machine
 SLOWEST = 3.0  # slower than that it only seems, while a disk is read for the first time
 
 
@@ -112,8 +113,10 @@ def plan(
     tail = judging(chosen, len(figures), cores) * slow
     if not chosen:
         least = START * slow + tail
-        raise BudgetError(f"budget: too little for any cell; to start and to judge take about {least:.0f} s here; "
-                          f"give more, such as budget={3 * least:.0f}s")  # fmt: skip
+        raise BudgetError(
+            f"budget: too little for any cell, since {least:.0f} s are kept for starting and judging; "
+            f"give more, such as budget={3 * least:.0f}s"
+        )
     return Plan(
         experiments={name: replace(one, cells=tuple(affordable(one, paid))) for name, one in asked.items()},
         priority={leg: len(paid) - number for number, leg in enumerate(paid)},
@@ -189,8 +192,8 @@ def work_of(leg: Leg) -> float:
 
 
 def judging(cells: int, figures: int, cores: int) -> float:
-    """Seconds from the last run to the end: verdicts, then figures beside provenance, then page and check."""
-    return JUDGE + CELL * cells + FIGURE * (figures + 1) / min(cores, figures + 1)
+    """Seconds to keep for what follows the runs: verdicts, then figures beside provenance, then page and check."""
+    return MARGIN * (JUDGE + CELL * cells + FIGURE * (figures + 1) / min(cores, figures + 1))
 
 
 def speed(work: Mapping[str, float], runs: Path) -> float | None:

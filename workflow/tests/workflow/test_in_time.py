@@ -12,23 +12,21 @@ TRAINER = "workflow/tests/data/stuck.py"
 def test_what_does_not_fit_is_left_out_what_takes_too_long_is_cut_and_the_next_call_runs_only_these(tmp_path):
     flag = tmp_path / "flag"
     flag.touch()
-    # As far as the budget knows such a run takes deadline / 12 = 4 s of a core: all of them take about 100.
+    # As far as the budget knows such a run takes deadline / 12 = 3 s of a core: all of them take 72.
     flow = Flow(tmp_path, small={
-        "title": "Small", "question": "Is it the same run?", "deadline": 48,
+        "title": "Small", "question": "Is it the same run?", "deadline": 36,
         "trainer": {"command": ["python", TRAINER, str(flag), "{checkpoints}"]},
         "matrix": {"world": 1, "kill_step": list(range(1, 12))},
         "expect": {"verdict": "equal", "because": "it starts again from scratch"},
         "claims": [{"claim": "It survives.", "where": {}}],
     })  # fmt: skip
-    for seconds in (40, 80, 160):  # a machine that is busy otherwise gives the first of these back at once
-        begun = time.monotonic()
-        call = flow.run("small", budget=f"{seconds}s")
-        took = time.monotonic() - begun
-        if "too little for any cell" not in call.stdout:
-            break
-        assert not (tmp_path / "results").exists()
+    marks, seconds = [], iter((40, 50, 60, 75, 90, 120, 160))
+    while not marks:  # a machine that is busy otherwise gives the first of these back at once, or runs one cell
+        budget, begun = next(seconds), time.monotonic()
+        call = flow.run("small", budget=f"{budget}s")
+        assert time.monotonic() - begun < budget
+        marks = list(tmp_path.glob("results/runs/*/left_out"))
     assert call.returncode == 0, call.stdout
-    assert took < seconds
 
     first = pd.read_parquet(tmp_path / "results/small/verdicts.parquet").set_index("kill_step")
     ran = first[first.verdict == "equal"]
