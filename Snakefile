@@ -4,18 +4,19 @@
     snakemake --cores 8 NAME               the experiment in experiments/NAME.yaml
     snakemake -n                           what would run
 
-Data flows down this page: YAML → cells and legs → evidence → verdicts → figures → page → check.
+Data flows down this page: YAML → cells and legs → what there is time for → evidence → verdicts → figures → page → check.
 """
 
 from snakemake.utils import min_version
 
-min_version("9.19")
+min_version("9.27")
 
 
 report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/matrix.smk"
+include: "workflow/rules/budget.smk"
 
 
 rule all:

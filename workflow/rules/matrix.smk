@@ -9,7 +9,10 @@ A mistake in an experiment ends here, in one line, before any job.
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
+
+LOADED = time.time()
 
 ROOT = Path(workflow.basedir)
 # The interpreter that runs Snakemake is the one that has the package, whatever `python` is on the PATH.
@@ -70,13 +73,13 @@ def parent_of(wildcards):
 
 
 def evidence_of_all(wildcards):
-    """Evidence of all legs of an experiment."""
-    return [evidence_of(leg) for leg in EXPERIMENTS[wildcards.experiment].legs]
+    """Evidence of all legs of an experiment that there is time for."""
+    return [evidence_of(leg) for leg in to_run(wildcards.experiment).legs]
 
 
 def overlays_of(wildcards):
-    """The overlay figures of an experiment, one a backend and world."""
-    cells = EXPERIMENTS[wildcards.experiment].cells
+    """The overlay figures of an experiment, one a backend and world that there is time for."""
+    cells = to_run(wildcards.experiment).cells
     seen = {
         (cell.axes["backend"], cell.axes["world"]) for cell in cells if not cell.control
     }

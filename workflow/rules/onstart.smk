@@ -11,12 +11,13 @@ onstart:
 
     if pool.is_wanted(config):
         pool.start()
-    asked = [
-        name for name in workflow.dag_settings.targets if name in EXPERIMENTS
-    ] or DEFAULT
-    Progress(
-        {name: EXPERIMENTS[name] for name in asked}, Path("results/runs")
-    ).start()
+    Progress({name: to_run(name) for name in asked()}, Path("results/runs")).start()
+    for name in asked():
+        if left_out(name):
+            print(
+                f"takeback: {name}: {left_out(name)} of {len(EXPERIMENTS[name].cells)} cells left out for the budget",
+                file=sys.stderr,
+            )
 
 
 onerror:

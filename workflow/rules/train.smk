@@ -20,6 +20,8 @@ rule leg:
         ),
     log:
         "results/logs/leg/{leg}.log",
+    # The most telling cells first, where time is short.
+    priority: lambda wildcards: plan().priority.get(wildcards.leg, 0)
     # A second try would turn a flaky result into a pass.
     retries: 0
     threads: lambda wildcards: LEGS[wildcards.leg].world

@@ -1,6 +1,6 @@
 """Judges the cells.
 
-Needs: the evidence of all legs of an experiment.
+Needs: the evidence of all legs of an experiment, or of those that a budget leaves time for.
 Makes: verdicts.parquet, verdicts.tsv, findings.tsv. A red verdict is data: it fails no job here.
 """
 
@@ -31,7 +31,8 @@ rule verdicts:
         experiment=lambda wildcards: EXPERIMENTS[wildcards.experiment].digest,
         sources=sources.digest("checkers"),
         file=file_of,
+        partly=lambda wildcards: ("--partly" if left_out(wildcards.experiment) else ""),
     message:
         "judge {wildcards.experiment}"
     shell:
-        "exec python -m takeback verdicts {params.file:q} --results results > {log} 2>&1"
+        "exec python -m takeback verdicts {params.file:q} {params.partly} --results results > {log} 2>&1"

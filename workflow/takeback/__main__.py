@@ -56,7 +56,7 @@ def verdicts(args: argparse.Namespace) -> int:
     from takeback import experiment, sources, verdicts
 
     found = experiment.load(args.file, args.root)
-    judged = verdicts.judge_experiment(found, args.results / "runs")
+    judged = verdicts.judge_experiment(found, args.results / "runs", args.partly)
     folder = args.results / found.name
     folder.mkdir(parents=True, exist_ok=True)
     verdicts.write(
@@ -77,12 +77,16 @@ def heatmap(args: argparse.Namespace) -> int:
 
 
 def overlay(args: argparse.Namespace) -> int:
+    from dataclasses import replace
     from functools import partial
 
     from takeback import evidence, experiment
     from takeback.figures.overlay import overlay
 
     found = experiment.load(args.file, args.root)
+    judged = evidence.read_table(args.results / found.name / "verdicts.parquet", "verdicts")
+    ran = tuple(cell for cell, verdict in zip(found.cells, judged.verdict, strict=True) if verdict != "not-run")
+    found = replace(found, cells=ran)
     out = args.results / found.name / f"figures/overlay-{args.backend}-w{args.world}.svg"
     overlay(
         found, args.backend, args.world, partial(evidence.read, args.results / "runs", tables=("losses", "events")), out
@@ -185,7 +189,10 @@ def parser() -> argparse.ArgumentParser:
     sub = verb(pool, "Serve runs from a warm process (Snakemake starts this by itself).")
     sub.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
     sub.add_argument("--parent", type=int, required=True, help="pid of the workflow, which this must not outlive")
-    of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
+    sub = of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
+    sub.add_argument(
+        "--partly", action="store_true", help="a budget has left legs out: cells that lack one are not-run"
+    )
     of_experiment(heatmap, "Draw the verdicts of an experiment.")
     sub = of_experiment(overlay, "Draw the losses of an experiment on one backend and world.")
     sub.add_argument("--backend", required=True)

@@ -9,6 +9,8 @@ from typing import Any
 
 import pandas as pd
 
+from takeback import clock
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -62,10 +64,11 @@ def answer(verdicts: pd.DataFrame) -> Answer:
         sentence = f"{len(surprises)} of {_count(len(ran), 'cell')} came out other than predicted."
         more += [_sentence(partly)] if partly else []
         return Answer("bad", "No.", sentence, tuple(more), numbers)
+    timely = " that there was time for" if (absent.diagnosis == clock.REASON).any() else ""
     if len(matrix) and equal == len(matrix):
-        return Answer("good", "Yes.", f"{_where(matrix)}, the run is the same run, bit for bit, in "
-                      + (f"all {equal} cells" if equal > 1 else "the one cell") + (f"; {partly}." if partly else "."),
-                      tuple(more), numbers)  # fmt: skip
+        cells = (f"all {equal} cells" if equal > 1 else "the one cell") + timely
+        return Answer("good", "Yes.", f"{_where(matrix)}, the run is the same run, bit for bit, in {cells}"
+                      + (f"; {partly}." if partly else "."), tuple(more), numbers)  # fmt: skip
     parts = listing(f"{count} {name}" for name, count in Counter(matrix.verdict).most_common())
     sentence = "Every negative control (a failure planted on purpose) was caught."
     if len(matrix):
@@ -105,7 +108,8 @@ def _from_scratch(cells: pd.DataFrame) -> str:
 
 
 def _reasons(absent: pd.DataFrame) -> str:
-    reasons = list(dict.fromkeys(absent.diagnosis.str.removeprefix("not run: ").str.rstrip(".")))
+    counts = Counter(absent.diagnosis.str.removeprefix("not run: ").str.rstrip("."))
+    reasons = [reason + (f" ({count})" if len(counts) > 1 else "") for reason, count in counts.items()]
     return "; ".join(reasons[:2]) + (f"; and {len(reasons) - 2} more reasons" if len(reasons) > 2 else "")
 
 

@@ -101,7 +101,8 @@ def explanation(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]
 
 def _numbers(results: Path, runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     verdicts = read_table(results / "verdicts.parquet", "verdicts")
-    legs = sorted({*verdicts.reference, *verdicts.resumed})
+    ran = verdicts[verdicts.verdict != "not-run"]
+    legs = sorted({*ran.reference, *ran.resumed})
     tables = []
     for leg in legs:
         losses = read_table(runs / leg / "losses.parquet", "losses")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from takeback import backends, evidence, faults, launchers, machine, records
+from takeback import backends, clock, evidence, faults, launchers, machine, records
 from takeback.errors import EvidenceError
 from takeback.launchers.recorder import Recorder
 
@@ -70,11 +70,13 @@ IMPORT_TIME = threads({"hardware": {"threads": 1}})
 
 
 def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
-    """The reason why this leg can't run here, or its parent could not."""
+    """The reason why this leg can't run here or now, or its parent could not."""
     if spec["parent"]:
         for row in evidence.read_rows(folder.parent / spec["parent"] / "events.parquet", "events"):
             if row["kind"] == "not_run":
                 return json.loads(row["detail"])["reason"]
+    if clock.left() <= 0:
+        return clock.REASON
     return backend.unavailable(spec["world"]) or faults.unavailable(spec["faults"])
 
 
@@ -84,6 +86,8 @@ def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> Non
     described = [json.loads(row["detail"])["facts"] for row in rows["events"] if row["kind"] == "described"]
     facts = machine.of_leg(spec, described[0] if described else {}, environment)
     evidence.write_json(folder / "provenance.json", facts)
+    if any(row["kind"] == "not_run" and json.loads(row["detail"])["reason"] == clock.REASON for row in rows["events"]):
+        (folder / clock.MARK).touch()
     for table in evidence.TABLES:  # events last: it says that the leg is whole
         evidence.write_table(
             folder / f"{table}.parquet",

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from takeback import clock
 from takeback.experiment import Experiment
 
 EVERY = 5.0  # s between two looks
@@ -39,8 +40,9 @@ class Progress(threading.Thread):
                     print(self.line(experiment, done, new), file=sys.stderr, flush=True)
 
     def done(self) -> set[str]:
-        """Ids of the legs whose evidence is whole."""
-        return {path.parent.name for path in self.runs.glob("*/events.parquet")}
+        """Ids of the legs whose evidence is whole, those apart that a budget has cut off."""
+        found = {path.parent.name for path in self.runs.glob("*/events.parquet")}
+        return found - {path.parent.name for path in self.runs.glob(f"*/{clock.MARK}")}
 
     def line(self, experiment: Experiment, done: set[str], new: int) -> str:
         legs = experiment.legs.keys()

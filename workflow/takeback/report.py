@@ -28,7 +28,7 @@ MEANING = {
     "crashed": "The run ended with an error that nobody asked for.",
     "invalid": "No statement can be made: the fault did not strike, or the resume did not resume what it should have.",
     "unrepeatable": "Two uninterrupted runs differ already, so a resumed one can't be judged.",
-    "not-run": "It can't run on this machine; the reason is given.",
+    "not-run": "It did not run; the reason is given.",
 }
 
 

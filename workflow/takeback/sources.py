@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent
 SCHEMAS = "../schemas"
 TABLES = tuple(f"{SCHEMAS}/{table}.schema.yaml" for table in ("losses", "ledger", "digests", "events"))
-EVIDENCE = ("probe.py", "records.py", "evidence.py", "machine.py", *TABLES)
+EVIDENCE = ("clock.py", "probe.py", "records.py", "evidence.py", "machine.py", *TABLES)
 ROLES = {
     "trainer": ("trainers", "backends", "probe.py"),
     "nemesis": ("faults", "launchers", "pool.py", "pool_client.py", "leg_job.py", "leg.py", *EVIDENCE),

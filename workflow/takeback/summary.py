@@ -21,7 +21,9 @@ def terminal_summary(verdicts: pd.DataFrame, experiment_name: str) -> tuple[str,
     line += f" ({kinds})" if kinds else ""
     idle = verdicts[verdicts["verdict"] == "not-run"]
     if len(idle):
-        line += f"; {len(idle)} not run: {', '.join(dict.fromkeys(idle['diagnosis']))}"
+        counts = idle["diagnosis"].value_counts(sort=False)
+        reasons = [reason + (f" ({count})" if len(counts) > 1 else "") for reason, count in counts.items()]
+        line += f"; {len(idle)} not run: {', '.join(reasons)}"
     line += f"; see results/{experiment_name}/report.html"
     if not len(surprises):
         return line, 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from takeback import checkers, evidence
+from takeback import checkers, clock, evidence
 from takeback.checkers.case import Case, LegView
 
 if TYPE_CHECKING:
@@ -28,33 +28,43 @@ def judge(cell: Cell, evidences: Mapping[str, Evidence]) -> dict[str, Any]:
         cell: what to judge.
         evidences: evidence by leg id, at least of the cell's legs.
     """
-    return _row(cell, {leg.id: LegView(evidences[leg.id]) for leg in cell.legs})
+    legs = {leg.id: LegView(evidences[leg.id]) for leg in cell.legs}
+    return _row(cell, checkers.judge(Case.of(cell, legs)), legs)
 
 
-def judge_experiment(experiment: Experiment, runs: Path) -> pd.DataFrame:
+def judge_experiment(experiment: Experiment, runs: Path, partly: bool = False) -> pd.DataFrame:
     """One row a cell, in the order of the experiment.
 
     Each leg is read and prepared once, however many cells use it, and let go after the last one.
 
+    Args:
+        runs: folder of the legs.
+        partly: whether a time budget has left legs out; a cell that lacks one is ``not-run``.
+
     Raises:
         EvidenceError: evidence of a leg is missing or can't be read.
     """
-    last_use = {leg.id: number for number, cell in enumerate(experiment.cells) for leg in cell.legs}
+    ids = {leg.id for cell in experiment.cells for leg in cell.legs}
+    there = {leg for leg in ids if not partly or (runs / leg / "events.parquet").exists()}
+    judged = [all(leg.id in there for leg in cell.legs) for cell in experiment.cells]
+    last_use = {leg.id: number for number, cell in enumerate(experiment.cells) if judged[number] for leg in cell.legs}
     legs: dict[str, LegView] = {}
     rows = []
     for number, cell in enumerate(experiment.cells):
+        if not judged[number]:
+            rows.append(_row(cell, checkers.Judgement("not-run", clock.REASON, ()), {}))
+            continue
         of_cell = {leg.id for leg in cell.legs}
         for leg_id in of_cell - legs.keys():
             legs[leg_id] = LegView(evidence.read(runs, leg_id))
-        rows.append(_row(cell, legs))
+        rows.append(_row(cell, checkers.judge(Case.of(cell, legs)), legs))
         for leg_id in of_cell:
             if last_use[leg_id] == number:
                 del legs[leg_id]
     return _frame(rows)
 
 
-def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
-    judgement = checkers.judge(Case.of(cell, legs))
+def _row(cell: Cell, judgement: checkers.Judgement, legs: Mapping[str, LegView]) -> dict[str, Any]:
     expect = cell.expect
     row = dict.fromkeys(evidence.columns("verdicts"))
     row |= {"steps_compared": 0, "losses_different": 0, "states_compared": 0, "states_different": 0}

@@ -1,12 +1,14 @@
 """Backends: how ranks talk, and on what device. Adding one is adding one file here.
 
-Each module has the same five functions, and imports torch inside them only:
+Each module has the same five functions and a constant, and imports torch inside the functions only:
 
 ``environment() -> dict[str, str]``
     Variables that supervisor and ranks need before torch is used.
 ``unavailable(world) -> str | None``
     Why ``world`` ranks can't run on this machine, or None. Asked in the supervisor before
     it forks, so it must not initialise a device.
+``DEVICE: str | None``
+    A file that is there where the machine has such devices, for those who plan runs without torch.
 ``device(local_rank) -> str``
     The torch device of a rank.
 ``setup(local_rank) -> None``

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+DEVICE = None
+
 
 def environment() -> dict[str, str]:
     return {}

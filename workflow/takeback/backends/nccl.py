@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+DEVICE = "/dev/nvidiactl"
+
 
 def environment() -> dict[str, str]:
     return {
@@ -19,7 +21,7 @@ def environment() -> dict[str, str]:
 
 
 def unavailable(world: int) -> str | None:
-    if not os.path.exists("/dev/nvidiactl"):
+    if not os.path.exists(DEVICE):
         return "no CUDA device"
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import faults
+from takeback import clock, faults
 from takeback.faults import Surroundings, Victim
 from takeback.launchers import process, rank
 from takeback.launchers.injector import Injector, armed
@@ -140,7 +140,7 @@ class Watch:
         self.ranks, self.injector, self.recorder, self.seconds = ranks, injector, recorder, seconds
         self.alive = {number: Victim(number, pid, os.pidfd_open(pid)) for number, pid in ranks.items()}
         self.ended_by_us: set[int] = set()
-        self.deadline = time.monotonic() + self.seconds
+        self.deadline = time.monotonic() + min(self.seconds, clock.left())
 
     def until_all_have_ended(self, bound: Sequence[int]) -> None:
         poll = select.poll()
@@ -181,7 +181,9 @@ class Watch:
     def end_the_rest(self, hung: bool) -> None:
         left = sorted(self.alive)
         after_exit = len(left) < len(self.ranks)
-        if hung:
+        if clock.left() <= 0:
+            self.recorder("not_run", attempt=ATTEMPT, reason=clock.REASON)
+        elif hung:
             self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=left, after_exit=after_exit)
         for number in left:
             self.ended_by_us.add(number)

@@ -43,6 +43,15 @@ def test_all_as_predicted_is_a_yes_with_what_was_done(asked):
     )
 
 
+def test_what_a_budget_has_left_out_is_said_in_the_answer_and_counted_apart(asked):
+    frame = synthetic.verdicts(asked, {cell.id: "not-run" for cell in asked.cells[:10]})
+    frame.loc[frame.index < 10, "diagnosis"] = "budget"
+    found = answer(frame)
+    assert found.word == "Yes."
+    assert found.sentence.endswith("bit for bit, in all 26 cells that there was time for.")
+    assert found.more[-1] == "46 cells did not run: budget (10); no CUDA device (36)."
+
+
 def test_a_surprise_is_a_no_that_names_the_first_one(asked):
     found = answer(synthetic.verdicts(asked, {asked.cells[2].id: "different"}))
     assert (found.tone, found.word) == ("bad", "No.")

@@ -8,7 +8,7 @@ import time
 import psutil
 import pytest
 from launch import FOREIGN, command_of, events, fault, losses, run, script
-from takeback import pool_client
+from takeback import clock, pool_client
 from takeback.leg import Leg
 
 LOOP = """
@@ -314,6 +314,42 @@ def test_a_backend_that_is_not_there_is_not_run_with_its_reason_and_so_is_its_ch
         assert events(leg, tmp_path).kind.tolist() == ["not_run"]
         assert events(leg, tmp_path).reason.item() == "no CUDA device"
         assert len(losses(leg, tmp_path)) == 0
+
+
+def left_out(leg, tmp_path, monkeypatch, seconds):
+    """Run a leg that must end in so many seconds; what its supervisor told."""
+    monkeypatch.setenv(clock.VARIABLE, str(time.time() + seconds))
+    assert run(leg, tmp_path).returncode == 0
+    monkeypatch.delenv(clock.VARIABLE)
+    assert events(leg, tmp_path, "not_run").reason.tolist() == [clock.REASON]
+    assert (tmp_path / leg.id / clock.MARK).exists()
+    return events(leg, tmp_path).kind.tolist()
+
+
+@pytest.mark.cold
+def test_once_time_is_up_no_run_begins_nor_does_its_child(tmp_path, monkeypatch):
+    parent = script(tmp_path, LOOP)
+    assert left_out(parent, tmp_path, monkeypatch, -1.0) == ["not_run"]
+    child = script(tmp_path, LOOP, parent=parent)
+    assert run(child, tmp_path).returncode == 0
+    assert events(child, tmp_path).reason.tolist() == [clock.REASON]
+    assert (tmp_path / child.id / clock.MARK).exists()
+
+
+@pytest.mark.cold
+def test_when_time_is_up_a_run_is_cut_off_and_does_not_count_as_hung(tmp_path, monkeypatch):
+    leg = script(tmp_path, "import signal\nsignal.pause()\n")
+    seconds, told = 4.0, []
+    while "launched" not in told:  # a busy machine needs longer to come to it
+        seconds *= 2
+        told = left_out(leg, tmp_path, monkeypatch, seconds)
+    assert told == ["launched", "launched", "not_run", "exited", "exited"]
+
+
+def test_a_run_that_ends_in_time_is_not_marked(tmp_path):
+    leg = script(tmp_path, LOOP)
+    assert run(leg, tmp_path).returncode == 0
+    assert not (tmp_path / leg.id / clock.MARK).exists()
 
 
 def test_a_folder_that_can_not_be_written_is_one_line(tmp_path):

@@ -1,6 +1,7 @@
 """Reference numbers: what agrees, what differs, and what explains it."""
 
 import json
+import shutil
 
 import pytest
 import synthetic
@@ -77,6 +78,14 @@ def test_a_cell_that_can_not_run_here_is_no_difference(asked, reference, tmp_pat
     frame = synthetic.verdicts(asked, {asked.cells[0].id: "not-run"})
     text, _ = compare(results(tmp_path / "ours", asked, frame), reference)
     assert "1 cells did not run on both machines" in text
+    assert "3 of 3 cells agree" in text
+
+
+def test_of_a_cell_that_did_not_run_no_evidence_is_needed(asked, reference, tmp_path):
+    frame = synthetic.verdicts(asked, {asked.cells[0].id: "not-run"})
+    ours = results(tmp_path / "ours", asked, frame)
+    shutil.rmtree(tmp_path / "ours/runs" / asked.cells[0].resumed.id)
+    text, _ = compare(ours, reference)
     assert "3 of 3 cells agree" in text
 
 

@@ -26,6 +26,13 @@ def test_cells_that_could_not_run_are_counted_apart_with_their_reasons():
     assert (text, status) == (f"{told}; see results/x/report.html", 0)
 
 
+def test_where_there_are_several_reasons_each_is_counted():
+    rows = [row("a", "not-run", diagnosis="no CUDA device"), *(row(c, "not-run", diagnosis="budget") for c in "bc")]
+    text, status = terminal_summary(pd.DataFrame(rows), "x")
+    assert "3 not run: no CUDA device (1), budget (2)" in text
+    assert status == 0
+
+
 def test_a_surprise_names_cell_expectation_result_reason_logs_and_the_command_and_is_status_1():
     lost = row("lost", "different", surprise=True, diagnosis="from step 17 on", first_step=17, first_state="rng.torch")
     text, status = terminal_summary(pd.DataFrame([row("a"), lost]), "x")

@@ -1101,6 +1101,18 @@ def test_a_claim_holds_if_every_cell_came_out_as_predicted(judged):
     assert found.loc[1, "cells"] == "0 of 0; 1 not run"
 
 
+def test_where_a_budget_has_left_runs_out_the_cells_that_lack_one_are_not_run(judged, tmp_path):
+    experiment, whole, folder = judged
+    shutil.copytree(folder, tmp_path / "runs")
+    shutil.rmtree(tmp_path / "runs" / experiment.cells[1].resumed.id)
+    table = verdicts.judge_experiment(experiment, tmp_path / "runs", partly=True)
+    assert list(table["verdict"]) == ["equal", "not-run", "equal", "different", "not-run"]
+    assert list(table["diagnosis"])[1::3] == ["budget", "no CUDA device"]
+    assert not table["surprise"].any()
+    assert table.drop(index=1).equals(whole.drop(index=1))
+    assert list(verdicts.findings(experiment, table)["cells"]) == ["1 of 1; 1 not run", "0 of 0; 1 not run"]
+
+
 def test_missing_evidence_is_one_line_that_names_the_file(judged, tmp_path):
     experiment, _, runs = judged
     shutil.copytree(runs, tmp_path / "runs")
