@@ -216,7 +216,7 @@ def chance(*seed: Any) -> random.Random:
 def draw_kill_step(axes: dict[str, Any], steps: int | None) -> None:
     """Draw the step of a random fault that names none."""
     if axes["point"] == RANDOM and axes["kill_step"] is None and steps is not None:
-        axes["kill_step"] = chance(axes["world"], axes["fault"], axes["try"]).randint(0, max(0, steps - LATEST))
+        axes["kill_step"] = chance(axes["world"], axes["fault"], axes["try"]).randint(1, max(1, steps - LATEST))
 
 
 def lives_words(life: Mapping[str, Any]) -> list[str]:

@@ -50,7 +50,9 @@ def states(case: Case) -> Finding:
     ranks = named("rank", np.flatnonzero(differs[:, wrong[0]]))
     more = f" (and {count(len(wrong) - 1, 'more entry', 'more entries')})" if wrong[1:] else ""
     sentence = f"ranks loaded different state: {first} on {ranks} is not that of rank {told.argmax()}{more}"
-    weights = [n for n in table.names if n.startswith("model.")]
-    if weights and not any(table.names[i].startswith("model.") for i in wrong):
-        sentence += "; the weights agree"
+    parts = list(dict.fromkeys(table.names[i].split(".")[0] for i in wrong))
+    if "model" not in parts and any(name.startswith("model.") for name in table.names):
+        *most, last = parts
+        verb = "do not" if most or last == "rng" else "does not"
+        sentence += f"; the weights agree, {', '.join(most) + ' and ' if most else ''}{last} {verb}"
     return Finding("different", sentence, compared, first_step=step + 1, first_state=first)

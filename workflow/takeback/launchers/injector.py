@@ -85,6 +85,8 @@ class Injector:
         self.due: list[tuple[float, int, Any]] = []
         #: Ranks that a fault is to end, and how.
         self.struck: dict[int, list[dict[str, Any]]] = {}
+        #: Ranks that came by a point after its fault had struck: they hold themselves, or are about to.
+        self.loose: set[int] = set()
         self.read: dict[int, int] = {}
         for fault in self.waiting.values():
             if fault["point"] == "time":
@@ -97,7 +99,7 @@ class Injector:
     @property
     def wait(self) -> float | None:
         """Seconds until the next look is due; None if nothing waits any more."""
-        if self.armed or self.random:
+        if self.armed or self.random or self.loose:
             return TICK
         return max(0.0, self.due[0][0] - time.monotonic()) if self.due else None
 
@@ -112,6 +114,18 @@ class Injector:
         self.armed = {(fault, rank) for fault, rank in self.armed if rank in alive}
         for number in list(alive):
             for record in self._new_records(number):
+                self._answer(number, record, alive)
+        for number in self.loose & alive.keys():
+            self._release(number, alive)
+
+    def _release(self, number: int, alive: dict[int, Victim]) -> None:
+        """Let a rank go on that has come too late for its fault, unless it has gone on and holds itself for another."""
+        if process.is_stopped(alive[number].pid):
+            records = self._new_records(number)  # written before it stops
+            if not records:
+                self.loose.discard(number)
+                alive[number].let_go()
+            for record in records:
                 self._answer(number, record, alive)
 
     def finish(self) -> None:
@@ -129,19 +143,22 @@ class Injector:
                 self._later(time.monotonic() + fault["pause"] * 2 * step_seconds, fault)
             return
         self.armed.discard((record["fault"], number))
-        # The record is written just before the process stops itself.
-        if number not in alive or not process.wait_until_stopped(record["pid"]):
-            return
+        self.loose.discard(number)
         fault = self.waiting.get(record["fault"])
-        if fault is not None:
+        if number not in alive:
+            return
+        if fault is None:
+            if not any("by" in way for way in self.struck.get(number, [])):
+                self.loose.add(number)
+        # The record is written just before the process stops itself.
+        elif process.wait_until_stopped(record["pid"]):
             self._strike(fault, alive, {"rank": number, **record})
-        elif not any("by" in way for way in self.struck.get(number, [])):
-            alive[number].let_go()  # the fault has struck it before it came by
 
     def _strike(self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None) -> None:
         module = faults.get(fault["kind"])
         victims = self._victims(fault, alive, held, getattr(module, "EACH", False))
         around = self.around.get(fault["id"], Surroundings())
+        self.loose -= {victim.rank for victim in victims}
         injection = Injection(fault, victims, self.folder, around, list(alive.values()))
         receipt = {
             "attempt": self.attempt,
@@ -186,7 +203,7 @@ class Injector:
 
     def _new_records(self, number: int) -> list[dict[str, Any]]:
         """Records that a rank has written since the last look, and that a fault may wait for."""
-        if not (self.armed or self.random):
+        if not (self.armed or self.random or self.loose):
             return []
         try:
             with (self.folder / "records" / f"attempt{self.attempt}-rank{number}.jsonl").open("rb") as file:

@@ -58,6 +58,14 @@ def end_descendants() -> int:
     return ended
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the process is there and stopped."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
+
+
 def wait_until_stopped(pid: int, deadline: float | None = None) -> bool:
     """Wait until the process is stopped; False if it ends instead, or the deadline (10 s by default) passes."""
     if deadline is None:

@@ -48,8 +48,8 @@ class Checkpoints:
         self.folder, self.keep, self.run = Path(folder), keep, run
         self.in_use: str | None = None
 
-    def load(self) -> dict[str, Any] | None:
-        """The newest complete checkpoint, or None where there is none yet.
+    def load(self, stale: bool = False) -> dict[str, Any] | None:
+        """The newest complete checkpoint, or None where there is none yet; if ``stale``, the one before it.
 
         Raises:
             CheckpointError: it is missing, torn, altered or of another run.
@@ -61,6 +61,8 @@ class Checkpoints:
             return None
         except OSError as error:
             raise CheckpointError(f"{self.folder}: can't be read: {error.strerror}") from None
+        if stale:
+            name = max((path.name for path in self.folder.glob("step-*.pt") if path.name < name), default=name)
         saved = read(self.folder / name)
         for key, here in self.run.items():
             there = saved["run"].get(key)

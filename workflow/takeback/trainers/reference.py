@@ -64,7 +64,7 @@ def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> int:
     shape = {name: getattr(cfg, name) for name in ["width", "layers", "heads", "context", "samples", "shards", "batch"]}
     checkpoints = Checkpoints(cfg.checkpoints, cfg.keep, {**shape, "text": text.sha256})
     probe.describe(**facts(cfg, state.model, text), bridge=bridge)
-    restore(state, checkpoints, cfg.forget)
+    restore(cfg, state, checkpoints, device)
 
     for number, ((ranks, last_step), group) in enumerate(zip(phases, groups, strict=True)):
         if number > 0:
@@ -156,21 +156,26 @@ def train(
     return True
 
 
-def restore(state: State, checkpoints: Checkpoints, forgotten: str) -> None:
+def restore(cfg: Settings, state: State, checkpoints: Checkpoints, device: torch.device) -> None:
     """Bring back the newest checkpoint if there is one, and go on only if all ranks have the same."""
-    problem = None
+    rank, problem = dist.get_rank(), None
     try:
-        snapshot = forget(forgotten, checkpoints.load(), state)
+        snapshot = forget(cfg.forget, checkpoints.load(stale=rank == cfg.stale), state)
         if snapshot is not None:
-            state.restore(snapshot, dist.get_rank())
+            state.restore(snapshot, rank)
     except CheckpointError as error:
         problem = error
     restored = state.step if problem is None else topology.COULD_NOT_LOAD
     try:
-        topology.check_agreement(restored, state.sampler.epoch, state.digest(), dist.group.WORLD)
+        if cfg.agreement == "check":
+            topology.check_agreement(restored, state.sampler.epoch, state.digest(), dist.group.WORLD)
+        else:
+            topology.add_up(restored, device)
     finally:
         if problem is not None:
             raise problem
+    if cfg.heal == "ddp":
+        state.step = topology.heal(state.model, state.step)
     probe.restored(state.step, epoch=state.sampler.epoch, state=state.collect() if probe.active() else None)
 
 

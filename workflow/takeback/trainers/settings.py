@@ -51,6 +51,9 @@ class Settings:
     reduction: str = _choice("fixed-order", "allreduce")
     rng: str = _choice("keyed", "stream")
     forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
+    stale: int = -1
+    agreement: str = _choice("check", "none")
+    heal: str = _choice("none", "ddp")
     notice: str = _choice("ignore", "agree", "alone")
     handover: str = ""
 
