@@ -51,6 +51,7 @@ def runs_of(cell: Cell) -> dict[str, Leg]:
 
 def torchrun(leg: Leg, checkpoints: Path) -> meter.Cost:
     """One run of the training script, killed at the step of the leg's fault if it has one."""
+    checkpoints.mkdir(parents=True, exist_ok=True)
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={leg.world}"]
     fill = {"checkpoints": str(checkpoints), "backend": leg.backend}
     words += [word.format(**fill) for word in leg.trainer["command"][1:]]
