@@ -97,11 +97,15 @@ def warm() -> None:
     local.preload()
     # What a supervisor needs to write evidence; pyarrow asks for pandas as soon as it is given a list.
     import pandas  # noqa: F401
+    import pyarrow.pandas_compat
     import pyarrow.parquet  # noqa: F401
 
     for table in evidence.TABLES:
         evidence.arrow_schema(table)
-    machine.source()  # asks git: once is enough
+    # Asks git and reads the metadata of packages: once is enough.
+    machine.source()
+    machine.software()
+    machine.fingerprint({"backend": "gloo"}, {}, {})
 
 
 def reap() -> None:
