@@ -25,7 +25,7 @@ from takeback import faults
 from takeback.launchers import process, rank
 from takeback.launchers.recorder import Recorder
 
-TICK = 0.005  # s between two looks at the records while a fault waits
+TICK = 0.05  # s between two looks at the records while a fault waits; a rank that stops is seen at once
 SETTLE = 15.0  # s that ranks have to end by themselves once one of them has ended badly
 ATTEMPT = 0  # this launcher never restarts: a leg is one attempt
 
@@ -129,8 +129,12 @@ class Watch:
         self.deadline = time.monotonic() + self.seconds
 
     def until_all_have_ended(self, bound: Sequence[int]) -> None:
+        with process.told_of_children() as told:
+            self.watch(told, bound)
+
+    def watch(self, told: int, bound: Sequence[int]) -> None:
         poll = select.poll()
-        for descriptor in (*self.alive.values(), *bound):
+        for descriptor in (told, *self.alive.values(), *bound):
             poll.register(descriptor, select.POLLIN)
         while self.alive:
             left = self.deadline - time.monotonic()
@@ -138,6 +142,8 @@ class Watch:
                 self.end_the_rest()
             wait = TICK if self.waiting else SETTLE if self.ended_by_us else max(left, 0)
             ready = {descriptor for descriptor, _ in poll.poll(1000 * wait)}
+            if told in ready:
+                os.read(told, 512)
             if ready & set(bound):
                 sys.exit("takeback: whoever asked for this run is gone")
             for number, descriptor in list(self.alive.items()):
