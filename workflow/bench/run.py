@@ -1,6 +1,6 @@
 """The bench: Takeback beside what people do today and beside the floor, on the same cells, in one run.
 
-    python workflow/bench/run.py             about 10 minutes on 2 cores
+    python workflow/bench/run.py             about 10 minutes on 2 quiet cores
     python workflow/bench/run.py --quick     about 1 minute: fewer cells, one repetition
 
 Each repetition measures all of them in turn. Exit status 1 if a target is unmet.
@@ -179,14 +179,14 @@ def main() -> int:
         worlds = sorted({leg.world for leg in bench.experiment.legs.values()})
         print(
             f"{len(bench.cells)} cells, {len(bench.experiment.legs)} runs on {args.cores} cores; of the plain loop "
-            f"{args.sample * len({cell.axes['world'] for cell in bench.cells})} cells a repetition are sampled (seed "
+            f"{args.sample * len({cell.axes['world'] for cell in bench.cells})} cell(s) a repetition are sampled (seed "
             f"{args.seed}), and with shared references the loop is those torchruns, equal ones counted once"
         )
         with Floor(worlds, args.cores, Path(folder)) as floor:
             for _ in range(args.repetitions):
                 bench.repeat(floor)
-        rows = bench.rows()
-        bench.write(rows, args.results)
+                rows = bench.rows()
+                bench.write(rows, args.results)  # each time: whoever stops it early keeps what there is
     status = targets.report(rows)
     print(f"written to {args.results}: targets.tsv, samples.parquet, bench.svg")
     return status

@@ -34,5 +34,5 @@ def test_the_quick_bench_measures_every_way_and_its_exit_status_tells_whether_al
     assert samples[samples.figure == "kills that came too late"].value.tolist() == [0]
     runs = samples[(samples.way == "torchrun") & (samples.figure == "wall, s a run")].of.str.partition(" ")[0]
     assert runs.tolist() == ["reference", "killed", "resumed"]
-    assert "of the plain loop 1 cells a repetition are sampled (seed 0)" in finished.stdout
+    assert "of the plain loop 1 cell(s) a repetition are sampled (seed 0)" in finished.stdout
     assert (tmp_path / "bench.svg").read_text().startswith("<?xml")
