@@ -59,9 +59,12 @@ def arrow_schema(table: str) -> pa.Schema:
 
 
 def write_table(
-    path: Path, table: str, rows: Sequence[Mapping[str, Any]] | pd.DataFrame, metadata: Mapping[str, str] | None = None
+    path: Path,
+    table: str,
+    rows: Sequence[Mapping[str, Any]] | Mapping[str, Sequence[Any]] | pd.DataFrame,
+    metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Write rows as parquet, complete or not at all (temporary file, fsync, rename).
+    """Write rows, or columns by name, as parquet, complete or not at all (temporary file, fsync, rename).
 
     Columns beyond the schema are kept where it allows them (``verdicts``: one a matrix axis).
 
@@ -75,6 +78,8 @@ def write_table(
     try:
         if isinstance(rows, Sequence):  # a run has no pandas to import
             known = pa.Table.from_pylist(list(rows), schema=schema)
+        elif isinstance(rows, Mapping):
+            known = pa.Table.from_pydict(rows, schema=schema)
         else:
             known = pa.Table.from_pandas(rows[list(schema.names)], schema=schema, preserve_index=False)
             for name in rows.columns.difference(schema.names, sort=False):
@@ -114,8 +119,9 @@ def _read(path: Path, table: str) -> pa.Table:
 
     cure = "remove its folder and run snakemake again"
     try:
-        # One thread: these tables are small, and a thread pool costs more than it saves.
-        found = pq.read_table(path, use_threads=False, memory_map=False)
+        # The whole file at once and one thread: these tables are small, and opening them is what costs.
+        with pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False) as file:
+            found = file.read(use_threads=False)
     except FileNotFoundError:
         raise EvidenceError(f"{path}: is missing; {cure}") from None
     except (OSError, pa.ArrowException) as error:

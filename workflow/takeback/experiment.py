@@ -24,6 +24,7 @@ ROOT = Path(__file__).parents[2]
 #: Names that are taken: those of the rules, and of the folders that all experiments share.
 RESERVED = (
     "all",
+    "bench",
     "check",
     "heatmap",
     "leg",

@@ -118,6 +118,7 @@ def _capability(environment: Mapping[str, str]) -> str:
     return cpu.get_cpu_capability()
 
 
+@cache
 def version(package: str) -> str | None:
     """Version of an installed package, or None."""
     try:

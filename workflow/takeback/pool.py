@@ -61,14 +61,7 @@ def serve(descriptor: int, parent: int) -> None:
     """Serve the listening socket ``descriptor`` until the process ``parent`` has ended."""
     bound = process.descriptor_of_parent(parent)
     process.adopt_orphans()
-    local.preload()
-    # What a supervisor needs to write evidence; pyarrow asks for pandas as soon as it is given a list.
-    import pandas  # noqa: F401
-    import pyarrow.parquet  # noqa: F401
-
-    for table in evidence.TABLES:
-        evidence.arrow_schema(table)
-    machine.source()  # asks git: once is enough
+    warm()
     version = pool_client.version()
     listening = socket.socket(fileno=descriptor)
     poll = select.poll()
@@ -97,6 +90,22 @@ def serve(descriptor: int, parent: int) -> None:
         # With the socket still open: whoever finds it closed may rely on it that the pool has ended.
         sys.stderr.flush()
         os._exit(0)
+
+
+def warm() -> None:
+    """Import and read all that supervisor and ranks need, so that their forks have it. Runs no kernel."""
+    local.preload()
+    # What a supervisor needs to write evidence; pyarrow asks for pandas as soon as it is given a list.
+    import pandas  # noqa: F401
+    import pyarrow.pandas_compat
+    import pyarrow.parquet  # noqa: F401
+
+    for table in evidence.TABLES:
+        evidence.arrow_schema(table)
+    # Asks git and reads the metadata of packages: once is enough.
+    machine.source()
+    machine.software()
+    machine.fingerprint({"backend": "gloo"}, {}, {})
 
 
 def reap() -> None:

@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+_encode = json.JSONEncoder(default=str).encode  # json.dumps with a default makes an encoder each time
 _HEX = 16  # hex digits kept of a SHA-256: 64 bits tell tensors of one run apart
 
 _file: int | None = None
@@ -81,7 +82,7 @@ def record(kind: str, **fields: Any) -> None:
     if _file is None:
         return
     line = {"kind": kind, "pid": os.getpid(), "mono": time.monotonic(), "wall": time.time(), **fields}
-    data = (json.dumps(line, default=str) + "\n").encode()
+    data = (_encode(line) + "\n").encode()
     if os.write(_file, data) != len(data):
         raise OSError(errno.ENOSPC, "a record was written in part: the disk is full")
 

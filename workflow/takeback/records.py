@@ -14,12 +14,18 @@ ENVELOPE = ("kind", "pid", "mono", "wall", "step", "point")
 SUPERVISOR = -1
 
 
-def tables(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """Rows of ``losses``, ``ledger``, ``digests`` and ``events`` from the record files in a folder.
+DIGEST_COLUMNS = ("attempt", "rank", "moment", "step", "order", "name", "dtype", "shape", "digest")
+
+
+def tables(folder: Path) -> dict[str, Any]:
+    """Rows of ``losses``, ``ledger`` and ``events``, columns of ``digests``, from the record files in a folder.
+
+    Nearly all of the evidence is digests: as rows they would cost the supervisor more than all else.
 
     A line that was cut, by the end of its process or by a full disk, is dropped, and an event ``torn_record`` says so.
     """
-    rows: dict[str, list[dict[str, Any]]] = {"losses": [], "ledger": [], "digests": [], "events": []}
+    rows: dict[str, Any] = {"losses": [], "ledger": [], "events": []}
+    digests: dict[str, list[Any]] = {column: [] for column in DIGEST_COLUMNS}
     for path in sorted(folder.glob("*.jsonl")):
         who = {"attempt": 0, "rank": SUPERVISOR}
         if name := re.fullmatch(r"attempt(\d+)-rank(\d+)", path.stem):
@@ -35,11 +41,11 @@ def tables(folder: Path) -> dict[str, list[dict[str, Any]]]:
                         first_step = False
                     add_step(rows, owner, record)
                 case "digest":
-                    rows["digests"] += digest_rows(owner, record)
+                    add_digests(digests, owner, record)
                 case _:
                     rows["events"].append(event(owner, record))
     rows["events"].sort(key=lambda row: row["monotonic"])
-    return rows
+    return {**rows, "digests": digests}
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:
@@ -89,10 +95,13 @@ def add_step(rows: dict[str, list[dict[str, Any]]], owner: dict[str, int], recor
     )
 
 
-def digest_rows(owner: dict[str, int], record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    at = {**owner, "moment": record["moment"], "step": record["step"]}
-    for order, (name, dtype, shape, value) in enumerate(record["entries"]):
-        yield {**at, "order": order, "name": name, "dtype": dtype, "shape": shape, "digest": value}
+def add_digests(digests: dict[str, list[Any]], owner: dict[str, int], record: dict[str, Any]) -> None:
+    count = len(record["entries"])
+    for column, value in {**owner, "moment": record["moment"], "step": record["step"]}.items():
+        digests[column] += [value] * count
+    digests["order"] += range(count)
+    for column, values in zip(("name", "dtype", "shape", "digest"), zip(*record["entries"], strict=True), strict=False):
+        digests[column] += values
 
 
 def float_of(bits: int, dtype: str) -> float:

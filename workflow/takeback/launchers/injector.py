@@ -15,7 +15,8 @@ from takeback.launchers import process
 from takeback.launchers.recorder import Recorder
 
 BY_THE_SUPERVISOR = ("time", "random", "end")  # points that no rank comes by: the supervisor knows when
-TICK = 0.005  # s between two looks at the records while a fault waits
+TICK = 0.05  # s between two looks at the records while a fault waits; a rank that stops is seen at once
+SOON = 0.005  # the same while one waits for a step to strike at random: nobody stops there
 START_UP = 0.5  # s within which a run that is struck at a random instant of its start has begun its first step
 
 
@@ -99,9 +100,10 @@ class Injector:
     @property
     def wait(self) -> float | None:
         """Seconds until the next look is due; None if nothing waits any more."""
+        waits = [max(0.0, self.due[0][0] - time.monotonic())] if self.due else []
         if self.armed or self.random or self.loose:
-            return TICK
-        return max(0.0, self.due[0][0] - time.monotonic()) if self.due else None
+            waits.append(SOON if self.random else TICK)
+        return min(waits, default=None)
 
     def look(self, alive: dict[int, Victim]) -> None:
         """Strike what is due; ``alive`` are the ranks that have not ended, by number."""

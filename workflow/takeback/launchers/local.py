@@ -143,8 +143,12 @@ class Watch:
         self.deadline = time.monotonic() + min(self.seconds, clock.left())
 
     def until_all_have_ended(self, bound: Sequence[int]) -> None:
+        with process.told_of_children() as told:
+            self.watch(told, bound)
+
+    def watch(self, told: int, bound: Sequence[int]) -> None:
         poll = select.poll()
-        for descriptor in (*(victim.descriptor for victim in self.alive.values()), *bound):
+        for descriptor in (told, *(victim.descriptor for victim in self.alive.values()), *bound):
             poll.register(descriptor, select.POLLIN)
         while self.alive:
             left = self.deadline - time.monotonic()
@@ -154,6 +158,8 @@ class Watch:
             if self.injector.wait is not None:
                 wait = min(wait, self.injector.wait)
             ready = {descriptor for descriptor, _ in poll.poll(1000 * wait)}
+            if told in ready:
+                os.read(told, 512)
             if ready & set(bound):
                 sys.exit("takeback: whoever asked for this run is gone")
             for number, victim in list(self.alive.items()):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 
 import psutil
 
@@ -42,6 +44,21 @@ def descriptor_of_parent(parent: int) -> int:
     if descriptor is None or os.getppid() != parent:  # its number may be another's by now
         sys.exit(f"takeback: process {parent}, which asked for this run, has ended")
     return descriptor
+
+
+@contextlib.contextmanager
+def told_of_children() -> Iterator[int]:
+    """A descriptor that becomes readable whenever a child stops or ends (SIGCHLD, signal(7)); main thread only."""
+    reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGCHLD, handler)
+        os.close(reading)
+        os.close(writing)
 
 
 def end_descendants() -> int:

@@ -47,8 +47,11 @@ def start(
     supervisor = os.getpid()
     sys.stdout.flush()
     sys.stderr.flush()
+    # A signal whose handler raises while the interpreter runs its hooks of a fork would be lost: it waits till then.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return pid
     try:
         process.die_with_parent(supervisor)
@@ -56,6 +59,7 @@ def start(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         stdout = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(stdout, 1)

@@ -1,14 +1,17 @@
 """The local launcher: receipts, deadlines, and nothing left, with real processes and signals."""
 
 import os
+import select
 import signal
 import subprocess
+import sys
 import time
 
 import psutil
 import pytest
 from launch import FOREIGN, command_of, events, fault, losses, run, script
 from takeback import clock, pool_client
+from takeback.launchers import process as process_module
 from takeback.leg import Leg
 
 LOOP = """
@@ -265,6 +268,26 @@ def test_a_supervisor_that_is_ended_takes_its_ranks_with_it(tmp_path, number):
     assert process.wait(30) != 0
     assert gone(ranks, timeout=10)
     assert not (tmp_path / leg.id / "events.parquet").exists()
+
+
+@pytest.mark.cold
+def test_a_signal_that_comes_while_a_rank_is_forked_is_not_lost(tmp_path):
+    text = (
+        "import os, signal, sys\nfrom pathlib import Path\nfrom takeback.launchers import rank\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
+        "os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))\n"
+        f"rank.start(['true'], {{}}, Path('/'), Path('/'), Path({str(tmp_path / 'out.txt')!r}))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", text], stderr=subprocess.DEVNULL, check=False).returncode == 143
+
+
+def test_a_child_that_stops_is_told_at_once():
+    with process_module.told_of_children() as told:
+        child = subprocess.Popen([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
+        assert select.select([told], [], [], 30)[0] == [told]
+        assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+        child.kill()
+        child.wait()
 
 
 @pytest.mark.cold
