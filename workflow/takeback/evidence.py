@@ -29,15 +29,23 @@ TABLES = ("losses", "ledger", "digests", "events")
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What one leg left behind; the tables have the columns of their schema, in the order of the records."""
+    """What one leg left behind; the tables have the columns of their schema, in the order of the records.
+
+    They are arrow tables as :func:`read` finds them, for the judges, or pandas frames (:func:`frames`), for figures.
+    """
 
     leg_id: str
     spec: dict[str, Any]
-    losses: pd.DataFrame
-    ledger: pd.DataFrame
-    digests: pd.DataFrame
-    events: pd.DataFrame
+    losses: pa.Table | pd.DataFrame
+    ledger: pa.Table | pd.DataFrame
+    digests: pa.Table | pd.DataFrame
+    events: pa.Table | pd.DataFrame
     provenance: dict[str, Any]
+
+    def table(self, name: str) -> pa.Table:
+        """One of the four as an arrow table of its schema."""
+        found = getattr(self, name)
+        return found if hasattr(found, "schema") else _of_frame(found, name)
 
 
 @cache
@@ -76,7 +84,7 @@ def write_table(
         if isinstance(rows, Sequence):  # a run has no pandas to import
             known = pa.Table.from_pylist(list(rows), schema=schema)
         else:
-            known = pa.Table.from_pandas(rows[list(schema.names)], schema=schema, preserve_index=False)
+            known = _of_frame(rows, table)
             for name in rows.columns.difference(schema.names, sort=False):
                 known = known.append_column(name, pa.array(rows[name]))
         known = known.replace_schema_metadata({**(known.schema.metadata or {}), **(metadata or {})})
@@ -87,6 +95,13 @@ def write_table(
     except (OSError, OverflowError, pa.ArrowException) as error:
         path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
         raise EvidenceError(f"{path}: cannot be written: {_line(error)}") from error
+
+
+def _of_frame(frame: pd.DataFrame, table: str) -> pa.Table:
+    import pyarrow as pa
+
+    schema = arrow_schema(table)
+    return pa.Table.from_pandas(frame[list(schema.names)], schema=schema, preserve_index=False)
 
 
 def _sync(path: Path) -> None:
@@ -114,8 +129,9 @@ def _read(path: Path, table: str) -> pa.Table:
 
     cure = "remove its folder and run snakemake again"
     try:
-        # One thread: these tables are small, and a thread pool costs more than it saves.
-        found = pq.read_table(path, use_threads=False, memory_map=False)
+        # The whole file at once and one thread: these tables are small, and opening them is what costs.
+        with pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False) as file:
+            found = file.read(use_threads=False)
     except FileNotFoundError:
         raise EvidenceError(f"{path}: is missing; {cure}") from None
     except (OSError, pa.ArrowException) as error:
@@ -126,12 +142,19 @@ def _read(path: Path, table: str) -> pa.Table:
     return found
 
 
-def read(runs: Path, leg_id: str, tables: Sequence[str] = TABLES) -> Evidence:
-    """The evidence of one leg; tables that are not asked for are left empty, which saves most of the time.
+def read(runs: Path, leg_id: str) -> Evidence:
+    """The evidence of one leg, as arrow tables.
 
     Raises:
         EvidenceError: as :func:`read_table`, or a JSON file is missing or broken.
     """
+    folder = runs / leg_id
+    found = {table: _read(folder / f"{table}.parquet", table) for table in TABLES}
+    return Evidence(leg_id, read_json(folder / "leg.json"), provenance=read_json(folder / "provenance.json"), **found)
+
+
+def frames(runs: Path, leg_id: str, tables: Sequence[str] = TABLES) -> Evidence:
+    """As :func:`read`, with pandas frames; those that are not asked for are left empty, which saves most of the time."""
     folder = runs / leg_id
     found = {
         table: read_table(folder / f"{table}.parquet", table) if table in tables else empty(table) for table in TABLES

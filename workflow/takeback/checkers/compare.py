@@ -64,12 +64,17 @@ def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDiff
     both = told & (left.wide == right.wide)
     alike = both & (left.bits == right.bits)
     mine, theirs = np.broadcast_arrays(left.bits, right.bits)
+    unlike = both & ~alike
+    other_bits = bool(unlike.any())
     ulps, dtypes, nan = [], [], np.zeros_like(both)
     for dtype, chosen in (("float32", both & ~left.wide), ("float64", both & left.wide)):
         if chosen.any():
             dtypes.append(dtype)
-            ulps.append(int(bits.ulp_distance(mine[chosen], theirs[chosen], dtype).max()))
-            nan[chosen] = bits.is_nan(mine[chosen], dtype) | bits.is_nan(theirs[chosen], dtype)
+            nan |= chosen & bits.is_nan(mine, dtype)
+            ulps.append(0)
+            if other_bits and (here := chosen & unlike).any():
+                nan |= chosen & bits.is_nan(theirs, dtype)
+                ulps.append(int(bits.ulp_distance(mine[here], theirs[here], dtype).max()))
     max_ulp = max(ulps, default=None)
     return LossDifference(
         left.steps,
@@ -78,7 +83,7 @@ def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDiff
         compared & ~alike,
         max_ulp,
         tuple(dtypes),
-        far=_far(max_ulp, bool((both & ~alike).any()), bool((told & ~both).any())),
+        far=_far(max_ulp, other_bits, bool((told & ~both).any())),
         nan=left.steps[nan.any(axis=1)],
     )
 

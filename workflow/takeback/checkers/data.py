@@ -23,7 +23,7 @@ def check(case: Case) -> Finding:
         return Finding(remark="no ledger: samples not compared", columns={"samples_equal": None})
     step = case.restored_step
     used = case.killed.samples.between(0, step).then(case.resumed.samples.between(step))
-    steps = len(np.unique(expected.steps))
+    steps = expected.steps_told
     often = "in an epoch each as often as there" if len(expected.repeated) else "none twice in an epoch"
     if expected.epochs.min() < 0:
         often = "no epoch told"

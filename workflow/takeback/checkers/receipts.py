@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from takeback.checkers import losses
-from takeback.checkers.case import NOTHING_SAVED, Case, Event, LegView
+from takeback.checkers.case import NOTHING_SAVED, Case, Event, LegView, kept
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import count, named
 
@@ -17,34 +17,39 @@ def started_from_scratch(case: Case) -> Finding:
     A rank of the killed leg that was struck before its first step owes no receipt.
     """
     for role in ("reference", "twin", "killed leg"):
-        leg = case.roles[role]
-        if leg.spec["parent"] is not None:
-            continue
-        due = set(range(leg.world)) if role != "killed leg" else set(np.flatnonzero(leg.losses.told.any(axis=0)))
-        silent, late = due - _receipts(leg).keys(), _late(leg)
-        wrong = {rank: step for rank, step in _receipts(leg).items() if step}
-        first = leg.losses.steps[:1]
-        flaw = ""
-        if silent:
-            flaw = f"{named('rank', silent)} told no restored step"
-        elif late:
-            flaw = f"the receipt came after the first step on {named('rank', late)}"
-        elif wrong:
-            rank = min(wrong)
-            flaw = f"rank {rank} restored step {wrong[rank]}"
-        elif len(first) and first[0] != 1:
-            flaw = f"its first step was {first[0]}"
+        flaw = _flaw(case.roles[role], role)
         if flaw:
             cause = "it may have found another run's checkpoints"
             return Finding("invalid", f"the {role} did not start from scratch, as far as it told: {flaw}; {cause}")
     return Finding()
 
 
+@kept
+def _flaw(leg: LegView, role: str) -> str:
+    """What speaks against a start from scratch; empty if nothing does, or the leg has a parent."""
+    if leg.spec["parent"] is not None:
+        return ""
+    due = set(range(leg.world)) if role != "killed leg" else set(np.flatnonzero(leg.losses.told.any(axis=0)))
+    silent, late = due - _receipts(leg).keys(), _late(leg)
+    wrong = {rank: step for rank, step in _receipts(leg).items() if step}
+    first = leg.losses.steps[:1]
+    if silent:
+        return f"{named('rank', silent)} told no restored step"
+    if late:
+        return f"the receipt came after the first step on {named('rank', late)}"
+    if wrong:
+        rank = min(wrong)
+        return f"rank {rank} restored step {wrong[rank]}"
+    return f"its first step was {first[0]}" if len(first) and first[0] != 1 else ""
+
+
+@kept
 def _receipts(leg: LegView) -> dict[int, int]:
     """Restored step by rank; a receipt that names no step is none."""
     return {rank: event.step for rank, event in sorted(leg.restored.items()) if event.step is not None}
 
 
+@kept
 def _late(leg: LegView) -> set[int]:
     return {event.rank for event in leg.events("first_step") if _is_late(leg.restored.get(event.rank), event)}
 
