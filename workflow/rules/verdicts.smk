@@ -27,6 +27,7 @@ rule verdicts:
         ),
     log:
         "results/{experiment}/logs/verdicts.log",
+    threads: 8
     params:
         experiment=lambda wildcards: EXPERIMENTS[wildcards.experiment].digest,
         sources=sources.digest("checkers"),
@@ -34,4 +35,4 @@ rule verdicts:
     message:
         "judge {wildcards.experiment}"
     shell:
-        "exec python -m takeback verdicts {params.file:q} --results results > {log} 2>&1"
+        "exec python -m takeback verdicts {params.file:q} --results results --processes {threads} > {log} 2>&1"

@@ -53,10 +53,10 @@ def cells(args: argparse.Namespace) -> int:
 
 
 def verdicts(args: argparse.Namespace) -> int:
-    from takeback import experiment, sources, verdicts
+    from takeback import experiment, parallel, sources, verdicts
 
     found = experiment.load(args.file, args.root)
-    judged = verdicts.judge_experiment(found, args.results / "runs")
+    judged = verdicts.judge_experiment(found, args.results / "runs", args.processes or parallel.cores())
     folder = args.results / found.name
     folder.mkdir(parents=True, exist_ok=True)
     verdicts.write(
@@ -185,7 +185,8 @@ def parser() -> argparse.ArgumentParser:
     sub = verb(pool, "Serve runs from a warm process (Snakemake starts this by itself).")
     sub.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
     sub.add_argument("--parent", type=int, required=True, help="pid of the workflow, which this must not outlive")
-    of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
+    sub = of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
+    sub.add_argument("--processes", type=int, help="how many judge at once; one a core if not given")
     of_experiment(heatmap, "Draw the verdicts of an experiment.")
     sub = of_experiment(overlay, "Draw the losses of an experiment on one backend and world.")
     sub.add_argument("--backend", required=True)

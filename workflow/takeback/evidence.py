@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 TABLES = ("losses", "ledger", "digests", "events")
+#: What judges need of a table, if not all, and which of these columns hold few words, to be read as numbers.
+_JUDGED = {"losses": ["attempt", "rank", "step", "loss_bits", "loss_dtype", "lr", "grad_norm_bits"]}
+_FEW = {"losses": ["loss_dtype"], "digests": ["moment", "name", "dtype", "shape"]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,33 +126,33 @@ def read_rows(path: Path, table: str) -> list[dict[str, Any]]:
     return _read(path, table).to_pylist()
 
 
-def _read(path: Path, table: str) -> pa.Table:
+def _read(path: Path, table: str, columns: list[str] | None = None, few: Sequence[str] | None = None) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     cure = "remove its folder and run snakemake again"
     try:
         # The whole file at once and one thread: these tables are small, and opening them is what costs.
-        with pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False) as file:
-            found = file.read(use_threads=False)
+        file = pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False, read_dictionary=few)
+        found = file.read(columns, use_threads=False)
     except FileNotFoundError:
         raise EvidenceError(f"{path}: is missing; {cure}") from None
     except (OSError, pa.ArrowException) as error:
         raise EvidenceError(f"{path}: is no whole parquet file ({_line(error)}); {cure}") from None
-    missing = set(arrow_schema(table).names) - set(found.column_names)
+    missing = set(columns or arrow_schema(table).names) - set(found.column_names)
     if missing:
         raise EvidenceError(f"{path}: has no column {', '.join(sorted(missing))}; {cure}")
     return found
 
 
 def read(runs: Path, leg_id: str) -> Evidence:
-    """The evidence of one leg, as arrow tables.
+    """The evidence of one leg as arrow tables, with the columns that judges look at.
 
     Raises:
         EvidenceError: as :func:`read_table`, or a JSON file is missing or broken.
     """
     folder = runs / leg_id
-    found = {table: _read(folder / f"{table}.parquet", table) for table in TABLES}
+    found = {t: _read(folder / f"{t}.parquet", t, _JUDGED.get(t), _FEW.get(t)) for t in TABLES}
     return Evidence(leg_id, read_json(folder / "leg.json"), provenance=read_json(folder / "provenance.json"), **found)
 
 

@@ -30,7 +30,7 @@ def number_tables(table: pa.Table, world: int) -> dict[str, LossTable]:
     numbers = {
         "loss": (None, _integers(table, "loss_bits"), wide),
         # Its dtype is not told: equal bits of two dtypes are only the two zeros.
-        "grad_norm": (_told(norms), norms.fill_null(0).to_numpy(), wide),
+        "grad_norm": (_told(norms), (norms.fill_null(0) if norms.null_count else norms).to_numpy(), wide),
         "lr": (None if not np.isnan(lr).any() else ~np.isnan(lr), bits_of(lr, "float64"), np.ones(len(lr), bool)),
     }
     attempts, steps = _integers(table, "attempt"), _integers(table, "step")
@@ -143,7 +143,7 @@ def _told(column: pa.ChunkedArray) -> np.ndarray | None:
 
 def _array(table: pa.Table, name: str) -> pa.Array:
     column = table[name]
-    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks or [pa.array([], column.type)])
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _integers(table: pa.Table, name: str) -> np.ndarray:
@@ -152,8 +152,14 @@ def _integers(table: pa.Table, name: str) -> np.ndarray:
 
 def _codes(table: pa.Table, name: str) -> tuple[np.ndarray, list[str]]:
     """A column of few words as numbers from 0 in the order of their appearance, and the words."""
-    found = _array(table, name).dictionary_encode()
-    return found.indices.to_numpy(), found.dictionary.to_pylist()
+    found = _array(table, name)
+    if not isinstance(found, pa.DictionaryArray):
+        found = found.dictionary_encode()
+    codes, words = found.indices.to_numpy(), found.dictionary.to_pylist()
+    if not np.bincount(codes, minlength=len(words)).all():  # of rows that were left out
+        found = found.dictionary_decode().dictionary_encode()
+        codes, words = found.indices.to_numpy(), found.dictionary.to_pylist()
+    return codes, words
 
 
 def _bytes(column: pa.StringArray) -> memoryview:
