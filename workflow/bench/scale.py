@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,7 @@ def main() -> int:
     options.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="cells; targets are set for 10,000")
     options.add_argument("--repeat", type=int, default=3, help="how often each part is measured")
     options.add_argument("--results", type=Path, default=Path("results"), help="folder of the results")
-    options.add_argument("--keep", action="store_true", help="leave the evidence there (about 2 GB)")
+    options.add_argument("--keep", action="store_true", help="leave the evidence there, for the next call")
     args = options.parse_args()
     out = (args.results / "bench").resolve()
     found = []
@@ -51,11 +52,13 @@ def main() -> int:
             shutil.rmtree(folder / "results/runs")
     frame = pd.DataFrame(found)
     frame.to_parquet(out / "scale.parquet")
-    print(frame.groupby(["part", "cells"], sort=False)[["seconds", "megabytes"]].median().unstack("cells").round(1))
+    print(
+        frame.groupby(["part", "cells"], sort=False)[["seconds", "cpu", "megabytes"]].median().unstack("cells").round(1)
+    )
     draw(frame, out / "scale.svg")
     rows = judged(frame)
     targets.merge(rows, out / "targets.tsv")
-    return targets.report(rows)
+    return targets.report(rows) if rows else 0
 
 
 def measure(folder: Path, cells: int, repeat: int) -> list[dict]:
@@ -65,19 +68,23 @@ def measure(folder: Path, cells: int, repeat: int) -> list[dict]:
     assert len(made.cells) == cells, f"{len(made.cells)} cells instead of {cells}"
     rows = []
 
-    def take(part: str, *words: str, output: str | None = None) -> None:
+    def take(part: str, *words: str, output: str | None = None, where: Path = folder) -> None:
         for _ in range(repeat):
-            seconds, megabytes = run(words, folder)
+            seconds, cpu, megabytes = run(words, where)
             size = (folder / "results/scale" / output).stat().st_size if output else 0
-            rows.append({"part": part, "cells": cells, "seconds": seconds, "megabytes": megabytes, "bytes": size})
+            rows.append(
+                {"part": part, "cells": cells, "seconds": seconds, "cpu": cpu, "megabytes": megabytes, "bytes": size}
+            )
 
-    snakemake = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(folder)]
-    take("dry-run", *snakemake, "--config", f"experiments={file.parent}", "-n", "scale")
-    begun = time.monotonic()
+    nothing = folder / "nothing has run"
+    nothing.mkdir(exist_ok=True)
+    snakemake = ["snakemake", "--snakefile", str(ROOT / "Snakefile"), "-n", "--config", f"experiments={file.parent}"]
+    take("dry-run", *snakemake, "--", "scale", where=nothing)
+    begun, runs = time.monotonic(), folder / "results/runs"
+    lacking = [leg for leg in made.legs.values() if not (runs / leg.id / "provenance.json").exists()]
     with ProcessPoolExecutor() as pool:
-        write = partial(synthetic_runs.write, runs=folder / "results/runs")
-        list(pool.map(write, made.legs.values(), chunksize=50))
-    print(f"{cells} cells: evidence of {len(made.legs)} runs in {time.monotonic() - begun:.0f} s", flush=True)
+        list(pool.map(partial(synthetic_runs.write, runs=runs), lacking, chunksize=50))
+    print(f"{cells} cells: evidence of {len(lacking)} runs in {time.monotonic() - begun:.0f} s", flush=True)
     for verb in ("verdicts", "heatmap"):
         take(verb, *verb_of(verb, file))
     for world in WORLDS:
@@ -111,7 +118,8 @@ def write_experiment(path: Path, cells: int) -> Path:
             "name": "reference",
             "settings": {"steps": STEPS, "samples": 64, "batch": 2, "shards": 4, "save_every": 20},
         },
-        "matrix": {"world": WORLDS, "resume_world": WORLDS, "kill_step": KILLS, "trainer": {"seed": list(range(blocks))}},
+        "matrix": {"world": WORLDS, "resume_world": WORLDS, "kill_step": KILLS,
+                   "trainer": {"seed": list(range(blocks))}},
         "expect": {"verdict": "equal", "because": "the evidence was made so"},
         "controls": [
             {
@@ -132,23 +140,24 @@ def write_experiment(path: Path, cells: int) -> Path:
     return path
 
 
-def run(words: list[str] | tuple[str, ...], folder: Path) -> tuple[float, float]:
-    """Seconds of a command in ``folder``, and the largest sum of the memory of its processes in MB.
+def run(words: Sequence[str], folder: Path) -> tuple[float, float, float]:
+    """Seconds of a command in ``folder``, its CPU seconds, and the largest sum of the memory of its processes in MB.
 
     Memory is the proportional set size (PSS), in which a page shared by a parent and its forks counts once.
     """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "workflow")}
-    log, most, begun = folder / "bench.log", 0.0, time.monotonic()
+    log, most, begun, before = folder / "bench.log", 0.0, time.monotonic(), os.times()
     with log.open("wb") as file:
         process = psutil.Popen(words, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT)
         while process.poll() is None:
             most = max(most, megabytes(process))
-            time.sleep(0.05)
-    seconds = time.monotonic() - begun
+            time.sleep(0.2)
+    seconds, after = time.monotonic() - begun, os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
     if process.returncode:
         raise SystemExit(f"{' '.join(words[:5])} …: exit status {process.returncode}; see {log}")
-    return seconds, most
+    return seconds, cpu, most
 
 
 def megabytes(process: psutil.Process) -> float:
@@ -173,7 +182,10 @@ def judged(frame: pd.DataFrame) -> list[dict[str, str]]:
     rows = []
     for part, of_part in frame[frame.cells == max(SIZES)].groupby("part", sort=False):
         seconds, most = TARGETS.get(part, (None, None))
-        rows.append(targets.row(f"{part} of 10,000 cells, s", list(of_part.seconds), f"<= {seconds}" if seconds else ""))
+        rows.append(
+            targets.row(f"{part} of 10,000 cells, s", list(of_part.seconds), f"<= {seconds}" if seconds else "")
+        )
+        rows.append(targets.row(f"{part} of 10,000 cells, CPU s", list(of_part.cpu)))
         rows.append(targets.row(f"{part} of 10,000 cells, MB", list(of_part.megabytes), f"<= {most}" if most else ""))
         before = frame[(frame.part == part) & (frame.cells == max(SIZES) // 10)]
         if len(before):

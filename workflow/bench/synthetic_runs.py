@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from takeback import bits, evidence
 from takeback.leg import Leg
 
-#: As many entries as the reference trainer tells of its state.
+#: Entries of the state, named as the reference trainer names its own: 109 of them.
 PARTS = [
     f"{module}.{kind}"
     for module in ("token", "position", *(f"blocks.{b}.{p}" for b in (0, 1) for p in ("norm", "qkv", "out", "up")))
@@ -83,7 +83,9 @@ def losses(world: int, start: int, last: int, seed: int, settings: dict[str, Any
 def ledger(world: int, start: int, last: int, seed: int, settings: dict[str, Any]) -> pa.Table:
     step, rank = by_rank(world, start, last)
     size, samples = settings["shards"] * settings["batch"], settings["samples"]
-    shuffled = np.stack([np.random.default_rng((seed, e)).permutation(samples) for e in range(int(epochs(step, settings).max()) + 1)])
+    shuffled = np.stack(
+        [np.random.default_rng((seed, e)).permutation(samples) for e in range(int(epochs(step, settings).max()) + 1)]
+    )
     place = (step - 1) % (samples // size)
     each = size // world
     columns = (place * size + rank * each)[:, None] + np.arange(each)
@@ -153,7 +155,11 @@ def events(leg: Leg, start: int, last: int) -> pa.Table:
             tell(rank, struck + 0.2, "error", type="RuntimeError", text="Connection closed by peer")
         if not leg.faults:
             tell(rank, struck, "finished", last)
-        how = {"status": None, "signal": 9, "by": "fault"} if victim else {"status": int(bool(leg.faults)), "signal": None, "by": "itself"}
+        how = (
+            {"status": None, "signal": 9, "by": "fault"}
+            if victim
+            else {"status": int(bool(leg.faults)), "signal": None, "by": "itself"}
+        )
         tell(-1, struck + 0.5, "exited", of_rank=rank, of_pid=200 + rank, **how)
     rank, at, kind, step, point, detail = zip(*rows, strict=True)
     return table(
@@ -176,7 +182,7 @@ def provenance(leg: Leg) -> dict[str, Any]:
                         "cpu_features": "avx avx2 f16c fma", "bridge": "gloo", "python": "3.11.2", "torch": "2.13.0",
                         "numpy": "2.4.6"},
         "host": {"os": "Linux", "machine": "x86_64", "cores": "2"},
-        "software": {name: "1.0" for name in ("takeback", "torch", "numpy", "pandas", "pyarrow", "snakemake")},
+        "software": dict.fromkeys(("takeback", "torch", "numpy", "pandas", "pyarrow", "snakemake"), "1.0"),
         "source": {"commit": None, "modified": False, "digests": {"trainer": "0" * 16, "nemesis": "0" * 16}},
         "trainer": {"facts": FACTS, "settings": leg.trainer["settings"]},
         "flags": {"OMP_NUM_THREADS": "1"},

@@ -85,7 +85,11 @@ def overlay(args: argparse.Namespace) -> int:
     found = experiment.load(args.file, args.root)
     out = args.results / found.name / f"figures/overlay-{args.backend}-w{args.world}.svg"
     overlay(
-        found, args.backend, args.world, partial(evidence.frames, args.results / "runs", tables=("losses", "events")), out
+        found,
+        args.backend,
+        args.world,
+        partial(evidence.frames, args.results / "runs", tables=("losses", "events")),
+        out,
     )
     return 0
 

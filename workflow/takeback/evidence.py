@@ -157,7 +157,7 @@ def read(runs: Path, leg_id: str) -> Evidence:
 
 
 def frames(runs: Path, leg_id: str, tables: Sequence[str] = TABLES) -> Evidence:
-    """As :func:`read`, with pandas frames; those that are not asked for are left empty, which saves most of the time."""
+    """As :func:`read`, with pandas frames; those that are not asked for are left empty, which saves the most."""
     folder = runs / leg_id
     found = {
         table: read_table(folder / f"{table}.parquet", table) if table in tables else empty(table) for table in TABLES

@@ -33,19 +33,21 @@ def number_tables(table: pa.Table, world: int) -> dict[str, LossTable]:
         "grad_norm": (_told(norms), (norms.fill_null(0) if norms.null_count else norms).to_numpy(), wide),
         "lr": (None if not np.isnan(lr).any() else ~np.isnan(lr), bits_of(lr, "float64"), np.ones(len(lr), bool)),
     }
-    attempts, steps = _integers(table, "attempt"), _integers(table, "step")
-    ranks = _ranks(table, world)
-    places: dict[bool, tuple] = {}
-    found = {}
+    attempts, steps, ranks = _integers(table, "attempt"), _integers(table, "step"), _ranks(table, world)
+    found, of_all = {}, None
     for name, (told, bits, is_wide) in numbers.items():
         chosen = _newest(attempts, steps, told)
-        if chosen is not None or not places:
-            columns = (steps, ranks) if chosen is None else (steps[chosen], ranks[chosen])
-            here = (*np.unique(columns[0], return_inverse=True), columns[1])
-        if chosen is None:
-            here = places.setdefault(True, here)
-        found[name] = _loss_table(*here, world, *((bits, is_wide) if chosen is None else (bits[chosen], is_wide[chosen])))
+        if chosen is None:  # the usual case: all three have the places of all rows
+            of_all = of_all or _places(steps, ranks)
+            found[name] = _loss_table(*of_all, world, bits, is_wide)
+        else:
+            found[name] = _loss_table(*_places(steps[chosen], ranks[chosen]), world, bits[chosen], is_wide[chosen])
     return found
+
+
+def _places(steps: np.ndarray, ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The steps once each, ascending, and row and column of each record in a table of steps and ranks."""
+    return (*np.unique(steps, return_inverse=True), ranks)
 
 
 def _loss_table(

@@ -46,7 +46,9 @@ def done_again(scene):
     """A second attempt did all again; the first told a loss and an entry of its own, which count no more."""
     for table in ("losses", "digests", "ledger"):
         first = getattr(scene.evidence["resumed"], table)
-        wrong = {"digests": {"name": first.get("name", "") + ".gone"}, "losses": {"loss_bits": 1}}.get(table, {"epoch": 7})
+        wrong = {"digests": {"name": first.get("name", "") + ".gone"}, "losses": {"loss_bits": 1}}.get(
+            table, {"epoch": 7}
+        )
         scene._put("resumed", table, pd.concat([first.assign(**wrong), first.assign(attempt=1)], ignore_index=True))
     return scene
 
