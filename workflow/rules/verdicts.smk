@@ -27,6 +27,7 @@ rule verdicts:
         ),
     log:
         "results/{experiment}/logs/verdicts.log",
+    threads: 8
     params:
         experiment=lambda wildcards: EXPERIMENTS[wildcards.experiment].digest,
         sources=sources.digest("checkers"),
@@ -35,4 +36,5 @@ rule verdicts:
     message:
         "judge {wildcards.experiment}"
     shell:
-        "exec python -m takeback verdicts {params.file:q} {params.partly} --results results > {log} 2>&1"
+        "exec python -m takeback verdicts {params.file:q} {params.partly} --results results "
+        "--processes {threads} > {log} 2>&1"

@@ -53,10 +53,11 @@ def cells(args: argparse.Namespace) -> int:
 
 
 def verdicts(args: argparse.Namespace) -> int:
-    from takeback import experiment, sources, verdicts
+    from takeback import experiment, parallel, sources, verdicts
 
     found = experiment.load(args.file, args.root)
-    judged = verdicts.judge_experiment(found, args.results / "runs", args.partly)
+    processes = args.processes or parallel.cores()
+    judged = verdicts.judge_experiment(found, args.results / "runs", processes, args.partly)
     folder = args.results / found.name
     folder.mkdir(parents=True, exist_ok=True)
     verdicts.write(
@@ -89,7 +90,11 @@ def overlay(args: argparse.Namespace) -> int:
     found = replace(found, cells=ran)
     out = args.results / found.name / f"figures/overlay-{args.backend}-w{args.world}.svg"
     overlay(
-        found, args.backend, args.world, partial(evidence.read, args.results / "runs", tables=("losses", "events")), out
+        found,
+        args.backend,
+        args.world,
+        partial(evidence.frames, args.results / "runs", tables=("losses", "events")),
+        out,
     )
     return 0
 
@@ -193,6 +198,7 @@ def parser() -> argparse.ArgumentParser:
     sub.add_argument(
         "--partly", action="store_true", help="a budget has left legs out: cells that lack one are not-run"
     )
+    sub.add_argument("--processes", type=int, help="how many judge at once; one a core if not given")
     of_experiment(heatmap, "Draw the verdicts of an experiment.")
     sub = of_experiment(overlay, "Draw the losses of an experiment on one backend and world.")
     sub.add_argument("--backend", required=True)

@@ -25,19 +25,30 @@ if TYPE_CHECKING:
 
 SCHEMAS = Path(__file__).parents[1] / "schemas"
 TABLES = ("losses", "ledger", "digests", "events")
+#: What judges need of a table, if not all, and which of these columns hold few words, to be read as numbers.
+_JUDGED = {"losses": ["attempt", "rank", "step", "loss_bits", "loss_dtype", "lr", "grad_norm_bits"]}
+_FEW = {"losses": ["loss_dtype"], "digests": ["moment", "name", "dtype", "shape"]}
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """What one leg left behind; the tables have the columns of their schema, in the order of the records."""
+    """What one leg left behind; the tables have the columns of their schema, in the order of the records.
+
+    They are arrow tables as :func:`read` finds them, for the judges, or pandas frames (:func:`frames`), for figures.
+    """
 
     leg_id: str
     spec: dict[str, Any]
-    losses: pd.DataFrame
-    ledger: pd.DataFrame
-    digests: pd.DataFrame
-    events: pd.DataFrame
+    losses: pa.Table | pd.DataFrame
+    ledger: pa.Table | pd.DataFrame
+    digests: pa.Table | pd.DataFrame
+    events: pa.Table | pd.DataFrame
     provenance: dict[str, Any]
+
+    def table(self, name: str) -> pa.Table:
+        """One of the four as an arrow table of its schema."""
+        found = getattr(self, name)
+        return found if hasattr(found, "schema") else _of_frame(found, name)
 
 
 @cache
@@ -81,7 +92,7 @@ def write_table(
         elif isinstance(rows, Mapping):
             known = pa.Table.from_pydict(rows, schema=schema)
         else:
-            known = pa.Table.from_pandas(rows[list(schema.names)], schema=schema, preserve_index=False)
+            known = _of_frame(rows, table)
             for name in rows.columns.difference(schema.names, sort=False):
                 known = known.append_column(name, pa.array(rows[name]))
         known = known.replace_schema_metadata({**(known.schema.metadata or {}), **(metadata or {})})
@@ -92,6 +103,13 @@ def write_table(
     except (OSError, OverflowError, pa.ArrowException) as error:
         path.with_name(f".{path.name}.partial").unlink(missing_ok=True)
         raise EvidenceError(f"{path}: cannot be written: {_line(error)}") from error
+
+
+def _of_frame(frame: pd.DataFrame, table: str) -> pa.Table:
+    import pyarrow as pa
+
+    schema = arrow_schema(table)
+    return pa.Table.from_pandas(frame[list(schema.names)], schema=schema, preserve_index=False)
 
 
 def _sync(path: Path) -> None:
@@ -113,31 +131,38 @@ def read_rows(path: Path, table: str) -> list[dict[str, Any]]:
     return _read(path, table).to_pylist()
 
 
-def _read(path: Path, table: str) -> pa.Table:
+def _read(path: Path, table: str, columns: list[str] | None = None, few: Sequence[str] | None = None) -> pa.Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     cure = "remove its folder and run snakemake again"
     try:
         # The whole file at once and one thread: these tables are small, and opening them is what costs.
-        with pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False) as file:
-            found = file.read(use_threads=False)
+        with pq.ParquetFile(pa.BufferReader(path.read_bytes()), pre_buffer=False, read_dictionary=few) as file:
+            found = file.read(columns, use_threads=False)
     except FileNotFoundError:
         raise EvidenceError(f"{path}: is missing; {cure}") from None
     except (OSError, pa.ArrowException) as error:
         raise EvidenceError(f"{path}: is no whole parquet file ({_line(error)}); {cure}") from None
-    missing = set(arrow_schema(table).names) - set(found.column_names)
+    missing = set(columns or arrow_schema(table).names) - set(found.column_names)
     if missing:
         raise EvidenceError(f"{path}: has no column {', '.join(sorted(missing))}; {cure}")
     return found
 
 
-def read(runs: Path, leg_id: str, tables: Sequence[str] = TABLES) -> Evidence:
-    """The evidence of one leg; tables that are not asked for are left empty, which saves most of the time.
+def read(runs: Path, leg_id: str) -> Evidence:
+    """The evidence of one leg as arrow tables, with the columns that judges look at.
 
     Raises:
         EvidenceError: as :func:`read_table`, or a JSON file is missing or broken.
     """
+    folder = runs / leg_id
+    found = {t: _read(folder / f"{t}.parquet", t, _JUDGED.get(t), _FEW.get(t)) for t in TABLES}
+    return Evidence(leg_id, read_json(folder / "leg.json"), provenance=read_json(folder / "provenance.json"), **found)
+
+
+def frames(runs: Path, leg_id: str, tables: Sequence[str] = TABLES) -> Evidence:
+    """As :func:`read`, with pandas frames; those that are not asked for are left empty, which saves the most."""
     folder = runs / leg_id
     found = {
         table: read_table(folder / f"{table}.parquet", table) if table in tables else empty(table) for table in TABLES

@@ -17,6 +17,7 @@ ROLES = {
     "checkers": (
         "checkers",
         "verdicts.py",
+        "parallel.py",
         "bits.py",
         "matrix.py",
         "experiment.py",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from takeback import checkers, clock, evidence
+from takeback import checkers, clock, evidence, parallel
 from takeback.checkers.case import Case, LegView
 
 if TYPE_CHECKING:
@@ -32,10 +33,11 @@ def judge(cell: Cell, evidences: Mapping[str, Evidence]) -> dict[str, Any]:
     return _row(cell, checkers.judge(Case.of(cell, legs)), legs)
 
 
-def judge_experiment(experiment: Experiment, runs: Path, partly: bool = False) -> pd.DataFrame:
-    """One row a cell, in the order of the experiment.
+def judge_experiment(experiment: Experiment, runs: Path, processes: int = 1, partly: bool = False) -> pd.DataFrame:
+    """One row a cell, in the order of the experiment, whatever the number of ``processes``.
 
-    Each leg is read and prepared once, however many cells use it, and let go after the last one.
+    Cells that share legs are judged one after the other: each leg is read and prepared once a process, however
+    many cells use it, and let go after the last one.
 
     Args:
         runs: folder of the legs.
@@ -44,24 +46,36 @@ def judge_experiment(experiment: Experiment, runs: Path, partly: bool = False) -
     Raises:
         EvidenceError: evidence of a leg is missing or can't be read.
     """
-    ids = {leg.id for cell in experiment.cells for leg in cell.legs}
+    cells = experiment.cells
+    order = sorted(range(len(cells)), key=lambda n: (cells[n].reference.id, cells[n].killed.id))
+    # Several pieces a process, since legs of many ranks take longer and stand side by side.
+    size = -(-len(order) // (8 * processes if processes > 1 else 1))
+    pieces = [order[start : start + size] for start in range(0, len(order), size)]
+    judged = parallel.mapped(lambda piece: _rows([cells[n] for n in piece], runs, partly), pieces, processes)
+    rows = dict(zip(chain(*pieces), chain(*judged), strict=True))
+    return _frame([rows[n] for n in range(len(cells))])
+
+
+def _rows(cells: Sequence[Cell], runs: Path, partly: bool) -> list[dict[str, Any]]:
+    ids = {leg.id for cell in cells for leg in cell.legs}
     there = {leg for leg in ids if not partly or (runs / leg / "events.parquet").exists()}
-    judged = [all(leg.id in there for leg in cell.legs) for cell in experiment.cells]
-    last_use = {leg.id: number for number, cell in enumerate(experiment.cells) if judged[number] for leg in cell.legs}
+    judged = [all(leg.id in there for leg in cell.legs) for cell in cells]
+    last_use = {leg.id: number for number, cell in enumerate(cells) if judged[number] for leg in cell.legs}
     legs: dict[str, LegView] = {}
     rows = []
-    for number, cell in enumerate(experiment.cells):
+    for number, cell in enumerate(cells):
         if not judged[number]:
             rows.append(_row(cell, checkers.Judgement("not-run", clock.REASON, ()), {}))
             continue
-        of_cell = {leg.id for leg in cell.legs}
-        for leg_id in of_cell - legs.keys():
-            legs[leg_id] = LegView(evidence.read(runs, leg_id))
+        of_cell = dict.fromkeys(leg.id for leg in cell.legs)
+        for leg_id in of_cell:
+            if leg_id not in legs:
+                legs[leg_id] = LegView(evidence.read(runs, leg_id))
         rows.append(_row(cell, checkers.judge(Case.of(cell, legs)), legs))
         for leg_id in of_cell:
             if last_use[leg_id] == number:
                 del legs[leg_id]
-    return _frame(rows)
+    return rows
 
 
 def _row(cell: Cell, judgement: checkers.Judgement, legs: Mapping[str, LegView]) -> dict[str, Any]:

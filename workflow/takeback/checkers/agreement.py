@@ -39,10 +39,9 @@ def states(case: Case) -> Finding:
     if case.resumed.world == 1 or not loaded.any():
         return Finding()
     told = (loaded != 0).any(axis=1)
-    names = [i for i, name in enumerate(table.names) if name not in case.per_rank_names]
     value = loaded[told.argmax()]
     differs = (loaded != value) & told[:, None]
-    wrong = [i for i in names if differs[:, i].any()]
+    wrong = [i for i in np.flatnonzero(differs.any(axis=0)) if table.names[i] not in case.per_rank_names]
     compared = f"digests right after the load over {count(int(told.sum()), 'rank')}"
     if not wrong:
         return Finding(compared=compared)

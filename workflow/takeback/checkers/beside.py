@@ -6,14 +6,11 @@ was restarted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from takeback.checkers.case import Case, LegView
 from takeback.checkers.compare import LossDifference, compare_losses
 from takeback.checkers.finding import Finding
-from takeback.checkers.losses import done_twice, due
 from takeback.checkers.words import named
 
 #: Columns of ``losses.parquet``, in the order in which a step makes them.
@@ -22,14 +19,17 @@ NAMES = ("grad_norm", "lr")
 
 def check(case: Case) -> Finding:
     """The resumed leg against the reference, and steps done twice against their first execution."""
-    sides = [(case.reference, due(case), "")]
+    sides = [(case.reference, case.due, "")]
     # Against the handover control the first execution is no measure: see losses.
     if not case.by_handover:
-        sides.append((case.killed, done_twice(case), " done twice is not as at the first execution"))
-    told = compared_names(case.resumed, case.reference, due(case))
-    compared = f"{' and '.join(told)} of {named('step', due(case))}" if told else ""
+        sides.append((case.killed, case.done_twice, " done twice is not as at the first execution"))
+    compared = ""
     for other, steps, words in sides:
-        first = first_difference(case.resumed, other, steps)
+        numbers = _compared(case.resumed, other, steps)
+        if other is case.reference:
+            told = [name for name, difference in numbers.items() if len(difference.steps_compared)]
+            compared = f"{' and '.join(told)} of {named('step', steps)}" if told else ""
+        first = _first(case.resumed, other, steps, numbers)
         if first is not None:
             step, name = first
             sentence = f"{name} of step {step}{words}" if words else f"{name} differs from step {step} on"
@@ -46,21 +46,28 @@ def first_difference(left: LegView, right: LegView, steps: np.ndarray) -> tuple[
 
     A step that a rank of either leg did not tell at all is the business of the losses.
     """
+    return _first(left, right, steps, _compared(left, right, steps))
+
+
+def _first(
+    left: LegView, right: LegView, steps: np.ndarray, numbers: dict[str, LossDifference]
+) -> tuple[int, str] | None:
+    different = {name: difference for name, difference in numbers.items() if difference.differs.any()}
+    if not different:
+        return None
     mine, theirs = left.losses.at(steps).told, right.losses.at(steps).told
     known = mine & (theirs if left.world == right.world else theirs.any(axis=1, keepdims=True))
     found = []
-    for name, difference in _compared(left, right, steps):
+    for name, difference in different.items():
         found += [(int(step), name) for step in steps[(difference.differs & known).any(axis=1)][:1]]
     return min(found, key=lambda pair: pair[0], default=None)
 
 
-def compared_names(left: LegView, right: LegView, steps: np.ndarray) -> list[str]:
-    """Names of the numbers of which at least one can be compared."""
-    return [name for name, difference in _compared(left, right, steps) if len(difference.steps_compared)]
-
-
-def _compared(left: LegView, right: LegView, steps: np.ndarray) -> Iterator[tuple[str, LossDifference]]:
-    for name in NAMES:
-        mine, theirs = left.beside(name), right.beside(name)
-        if len(mine.steps) and len(theirs.steps):
-            yield name, compare_losses(mine.at(steps), theirs.at(steps), left.world == right.world)
+def _compared(left: LegView, right: LegView, steps: np.ndarray) -> dict[str, LossDifference]:
+    """The numbers that both legs tell, compared."""
+    sides = {name: (left.beside(name), right.beside(name)) for name in NAMES}
+    return {
+        name: compare_losses(mine.at(steps), theirs.at(steps), left.world == right.world)
+        for name, (mine, theirs) in sides.items()
+        if len(mine.steps) and len(theirs.steps)
+    }

@@ -7,15 +7,17 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache, wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from takeback.checkers.prepare import loss_table, number_table, sample_table, state_table, told_twice
-from takeback.checkers.tables import LossTable, SampleTable, StateTable
+import numpy as np
+
+from takeback.checkers.prepare import number_tables, sample_table, state_table, told_twice
+from takeback.checkers.tables import LossTable, SampleTable, StateTable, union
 from takeback.evidence import EvidenceError
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pyarrow import Table
 
     from takeback.evidence import Evidence
     from takeback.matrix import Cell
@@ -36,8 +38,30 @@ class Event(NamedTuple):
 
     @property
     def detail(self) -> dict[str, Any]:
-        """Further fields of the record."""
-        return json.loads(self.text)
+        """Further fields of the record, to be read only."""
+        return _fields(self.text)
+
+
+@lru_cache(maxsize=4096)
+def _fields(text: str) -> dict[str, Any]:
+    """Many ranks of many legs tell the same words."""
+    return json.loads(text)
+
+
+def kept(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a leg keep what ``function(leg, …)`` has found out about it, for the next cell that uses the leg.
+
+    Other legs among the arguments are known by their id.
+    """
+
+    @wraps(function)
+    def asked(leg: LegView, *more: Hashable) -> Any:
+        key = (function, *(getattr(one, "id", one) for one in more))
+        if key not in leg.found:
+            leg.found[key] = function(leg, *more)
+        return leg.found[key]
+
+    return asked
 
 
 class LegView:
@@ -54,14 +78,18 @@ class LegView:
         self._evidence = evidence
 
     @cached_property
+    def _numbers(self) -> dict[str, LossTable]:
+        return self._prepared("losses", lambda table: number_tables(table, self.world))
+
+    @property
     def losses(self) -> LossTable:
         """Losses by step and rank."""
-        return self._prepared("losses", lambda frame: loss_table(frame, self.world))
+        return self._numbers["loss"]
 
     @cached_property
     def states(self) -> StateTable:
         """State digests by moment, rank and name."""
-        return self._prepared("digests", lambda frame: state_table(frame, self.world))
+        return self._prepared("digests", lambda table: state_table(table, self.world))
 
     @cached_property
     def samples(self) -> SampleTable:
@@ -70,10 +98,7 @@ class LegView:
 
     def beside(self, name: str) -> LossTable:
         """What was told beside the losses: ``grad_norm`` or ``lr``, by step and rank."""
-        key = ("beside", name)
-        if key not in self.found:
-            self.found[key] = self._prepared("losses", lambda frame: number_table(frame, self.world, name))
-        return self.found[key]
+        return self._numbers[name]
 
     @cached_property
     def told_twice(self) -> str:
@@ -82,23 +107,23 @@ class LegView:
         for (_, rank), times in receipts.items():
             if times > 1:
                 return f"the resume receipt of rank {rank}"
-        return told_twice(self._evidence.losses, self._evidence.digests)
+        losses, digests = self._evidence.table("losses"), self._evidence.table("digests")
+        # As many places as records: no two fell into one. (What fills fewer may be of several attempts.)
+        places = np.count_nonzero(self.losses.told), np.count_nonzero(self.states.digests)
+        return "" if places == (len(losses), len(digests)) else told_twice(losses, digests)
 
-    def _prepared(self, table: str, prepare: Callable[[DataFrame], Any]) -> Any:
+    def _prepared(self, table: str, prepare: Callable[[Table], Any]) -> Any:
         try:
-            return prepare(getattr(self._evidence, table))
+            return prepare(self._evidence.table(table))
         except ValueError as error:
             cure = "remove the leg's folder and run snakemake again"
             raise EvidenceError(f"{self.id}/{table}.parquet: {error}; {cure}") from None
 
     @cached_property
     def _events(self) -> dict[str, list[Event]]:
-        frame = self._evidence.events
-        steps = [None if step != step else int(step) for step in frame["step"].astype("float64").tolist()]
-        columns = [frame[name].tolist() for name in ("attempt", "rank", "monotonic")]
+        columns = [self._evidence.table("events")[name].to_pylist() for name in ("kind", *Event._fields[:-1], "detail")]
         by_kind: dict[str, list[Event]] = defaultdict(list)
-        rows = zip(*columns, steps, frame["point"].tolist(), frame["detail"].tolist(), strict=True)
-        for kind, row in zip(frame["kind"].tolist(), rows, strict=True):
+        for kind, *row in zip(*columns, strict=True):
             by_kind[kind].append(Event(*row))
         return by_kind
 
@@ -157,7 +182,7 @@ class Case:
         """Whether the resumed leg was struck in its turn before it had restored anything."""
         return not (self.goes_to_the_end or self.resumed.restored or len(self.resumed.losses.steps))
 
-    @property
+    @cached_property
     def roles(self) -> dict[str, LegView]:
         """Legs by their role, in the order in which they are looked at."""
         return {
@@ -167,10 +192,27 @@ class Case:
             "resumed leg": self.resumed,
         }
 
-    @property
+    @cached_property
     def restored_step(self) -> int:
         """Step from which the resumed leg goes on; 0 without a receipt."""
         return max((event.step or 0 for event in self.resumed.restored.values()), default=0)
+
+    @cached_property
+    def due(self) -> np.ndarray:
+        """int64[n]: steps after the restored one that the resumed leg or the reference told.
+
+        Of a leg that is struck in its turn, those which all its ranks told.
+        """
+        after, mine, theirs = self.restored_step, self.resumed.losses, self.reference.losses
+        if not self.goes_to_the_end:
+            return mine.steps[(mine.steps > after) & mine.told.all(axis=1)]
+        return union(mine.steps[mine.steps > after], theirs.steps[theirs.steps > after])
+
+    @cached_property
+    def done_twice(self) -> np.ndarray:
+        """int64[n]: steps between the checkpoint and the kill, which were done again."""
+        first = self.killed.losses.steps
+        return np.intersect1d(first[first > self.restored_step], self.due, assume_unique=True)
 
     @property
     def fault_step(self) -> int:

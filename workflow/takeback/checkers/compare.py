@@ -8,6 +8,7 @@ and what each rank has of its own can't be compared.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -39,12 +40,12 @@ class LossDifference:
     far: str
     nan: np.ndarray
 
-    @property
+    @cached_property
     def steps_compared(self) -> np.ndarray:
         """Steps of which at least one loss was compared."""
         return self.steps[self.compared.any(axis=1)]
 
-    @property
+    @cached_property
     def steps_different(self) -> np.ndarray:
         """Steps of which at least one loss differs."""
         return self.steps[self.differs.any(axis=1)]
@@ -55,6 +56,8 @@ def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDiff
 
     At another world size each rank of ``left`` is compared with the one value that the ranks of ``right`` agree on.
     """
+    if len(left.steps) and _alike(left, right, by_rank):
+        return _no_difference(left)
     own = np.zeros(len(left.steps), bool)
     if not by_rank:
         right, agrees = _one_value(right)
@@ -64,12 +67,17 @@ def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDiff
     both = told & (left.wide == right.wide)
     alike = both & (left.bits == right.bits)
     mine, theirs = np.broadcast_arrays(left.bits, right.bits)
+    unlike = both & ~alike
+    other_bits = bool(unlike.any())
     ulps, dtypes, nan = [], [], np.zeros_like(both)
     for dtype, chosen in (("float32", both & ~left.wide), ("float64", both & left.wide)):
         if chosen.any():
             dtypes.append(dtype)
-            ulps.append(int(bits.ulp_distance(mine[chosen], theirs[chosen], dtype).max()))
-            nan[chosen] = bits.is_nan(mine[chosen], dtype) | bits.is_nan(theirs[chosen], dtype)
+            nan |= chosen & bits.is_nan(mine, dtype)
+            ulps.append(0)
+            if other_bits and (here := chosen & unlike).any():
+                nan |= chosen & bits.is_nan(theirs, dtype)
+                ulps.append(int(bits.ulp_distance(mine[here], theirs[here], dtype).max()))
     max_ulp = max(ulps, default=None)
     return LossDifference(
         left.steps,
@@ -78,9 +86,30 @@ def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDiff
         compared & ~alike,
         max_ulp,
         tuple(dtypes),
-        far=_far(max_ulp, bool((both & ~alike).any()), bool((told & ~both).any())),
+        far=_far(max_ulp, other_bits, bool((told & ~both).any())),
         nan=left.steps[nan.any(axis=1)],
     )
+
+
+def _alike(left: LossTable, right: LossTable, by_rank: bool) -> bool:
+    """Whether all ranks of both have told the same of each step: most often they have, and all is said."""
+    if not (left.told.all() and right.told.all()):
+        return False
+    sides = ((left.bits, right.bits), (left.wide, right.wide))
+    if by_rank:
+        return all((mine == theirs).all() for mine, theirs in sides)
+    return all((mine == theirs[:, :1]).all() and (theirs == theirs[:, :1]).all() for mine, theirs in sides)
+
+
+def _no_difference(table: LossTable) -> LossDifference:
+    own, differs = table.steps[:0], np.zeros_like(table.told)
+    dtypes, nan = [], differs
+    for dtype, chosen in (("float32", ~table.wide), ("float64", table.wide)):
+        if chosen.any():
+            dtypes.append(dtype)
+            nan = nan | (chosen & bits.is_nan(table.bits, dtype))
+    nans = table.steps[nan.any(axis=1)]
+    return LossDifference(table.steps, own, table.told, differs, 0, tuple(dtypes), _far(0, False, False), nans)
 
 
 def _far(max_ulp: int | None, other_bits: bool, other_dtype: bool) -> str:

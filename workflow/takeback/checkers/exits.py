@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from takeback.checkers.case import Case, Event, LegView
+from takeback.checkers.case import Case, Event, LegView, kept
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import named, signal_named
 
@@ -25,7 +25,7 @@ def could_run(case: Case) -> Finding:
 def uninterrupted_ran(case: Case) -> Finding:
     """Reference and twin ran to their end, and the killed leg ran until the fault struck."""
     for role in ("reference", "twin"):
-        found = _ended_well(role, case.roles[role])
+        found = _ended_well(case.roles[role], role)
         if found.verdict == "refused":
             # A refusal is an answer to a resume only; whoever starts afresh should have run.
             return Finding("crashed", f"the {role} did not run: {found.sentence}")
@@ -33,7 +33,7 @@ def uninterrupted_ran(case: Case) -> Finding:
             return found
     if case.killed.events("fault_fired"):
         return Finding()
-    early = _ended_well("killed leg", case.killed)
+    early = _ended_well(case.killed, "killed leg")
     if not early.verdict:
         return Finding()
     verdict = "crashed" if early.verdict == "refused" else early.verdict
@@ -47,7 +47,7 @@ def resumed_ran(case: Case) -> Finding:
     """
     if not case.goes_to_the_end and case.resumed.events("fault_fired"):
         return Finding()
-    return _ended_well("resumed leg", case.resumed)
+    return _ended_well(case.resumed, "resumed leg")
 
 
 def sent(how: dict[str, Any]) -> bool:
@@ -55,7 +55,8 @@ def sent(how: dict[str, Any]) -> bool:
     return how["by"] == "itself" and how["signal"] is not None and how["signal"] not in OWN
 
 
-def _ended_well(role: str, leg: LegView) -> Finding:
+@kept
+def _ended_well(leg: LegView, role: str) -> Finding:
     failed = {rank: how for rank, how in leg.exits.items() if how["status"] != 0}
     refusals = [event for event in leg.events("refused") if event.rank in failed]
     killed = any(sent(how) for how in failed.values())

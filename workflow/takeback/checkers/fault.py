@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from takeback.checkers.case import Case, Event, LegView
+from takeback.checkers.case import Case, Event, LegView, kept
 from takeback.checkers.exits import sent
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import named, signal_named
@@ -15,18 +15,23 @@ ANYWHERE = ("time", "random", "end")
 
 def struck(case: Case) -> Finding:
     """Each planned fault was held by a victim, fired by the supervisor, and did to its victims what it does."""
-    faults = case.killed.spec["faults"]
+    return _struck(case.killed)
+
+
+@kept
+def _struck(leg: LegView) -> Finding:
+    faults = leg.spec["faults"]
     if not faults:
         return Finding("invalid", "no fault was planned for the killed leg")
     for fault in faults:
-        flaw = _flaw(case.killed, fault)
+        flaw = _flaw(leg, fault)
         if flaw:
             return Finding("invalid", flaw)
-    stray = _stray(case.killed)
+    stray = _stray(leg)
     if stray:
         return Finding("invalid", stray)
     compared = "fault receipts of " + ", ".join(_name(fault) for fault in faults)
-    return Finding(compared=compared, remark=_unnoticed(case.killed))
+    return Finding(compared=compared, remark=_unnoticed(leg))
 
 
 def _flaw(leg: LegView, fault: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 from takeback.checkers.case import Case
 from takeback.checkers.compare import LossDifference, compare_losses
 from takeback.checkers.finding import Finding
-from takeback.checkers.tables import LossTable
+from takeback.checkers.tables import LossTable, without
 from takeback.checkers.words import count, named
 
 
@@ -16,7 +16,7 @@ def check(case: Case) -> Finding:
     after = case.restored_step
     mine, theirs = case.resumed.losses, case.reference.losses
     by_rank = case.resumed.world == case.reference.world
-    steps = due(case)
+    steps = case.due
     found = compare_losses(mine.at(steps), theirs.at(steps), by_rank)
     different = found.steps_different
     columns = {
@@ -25,10 +25,12 @@ def check(case: Case) -> Finding:
         "first_loss_step": int(different[0]) if len(different) else None,
         "max_ulp": found.max_ulp,
     }
-    missing = np.setdiff1d(theirs.steps[theirs.steps > after], mine.steps) if case.goes_to_the_end else steps[:0]
-    extra = np.setdiff1d(steps, theirs.steps)
+    missing = theirs.steps[:0]
+    if case.goes_to_the_end:
+        missing = without(theirs.steps[theirs.steps > after], mine.steps[mine.steps > after])
+    extra = without(steps, theirs.steps[theirs.steps > after])
     compared = _compared(found, by_rank)
-    twice = done_twice(case)
+    twice = case.done_twice
     if len(different):
         sentence = _sentence(case, found, missing, extra)
         return Finding("different", sentence, compared, _nans(found), first_step=int(different[0]), columns=columns)
@@ -39,17 +41,6 @@ def check(case: Case) -> Finding:
     agree = count(len(found.steps_compared), "loss", "losses") if len(found.steps_compared) else ""
     remarks = [_uncompared(case, found), _nans(found), _remark(case, twice) if agree else ""]
     return Finding(None, agree, compared, "; ".join(filter(None, remarks)), columns=columns)
-
-
-def due(case: Case) -> np.ndarray:
-    """Steps after the restored one that the resumed leg or the reference told.
-
-    Of a leg that is struck in its turn, those which all its ranks told.
-    """
-    after, mine, theirs = case.restored_step, case.resumed.losses, case.reference.losses
-    if not case.goes_to_the_end:
-        return mine.steps[(mine.steps > after) & mine.told.all(axis=1)]
-    return np.union1d(mine.steps[mine.steps > after], theirs.steps[theirs.steps > after])
 
 
 def _compared(found: LossDifference, by_rank: bool) -> str:
@@ -88,12 +79,6 @@ def _uneven(table: LossTable) -> np.ndarray:
     low = np.where(table.told, table.bits, np.iinfo(np.int64).max).min(axis=1)
     high = np.where(table.told, table.bits, np.iinfo(np.int64).min).max(axis=1)
     return table.steps[low < high]
-
-
-def done_twice(case: Case) -> np.ndarray:
-    """Steps between the checkpoint and the kill, which were done again."""
-    first = case.killed.losses.steps
-    return np.intersect1d(first[first > case.restored_step], due(case))
 
 
 def _twice_different(case: Case, steps: np.ndarray) -> np.ndarray:

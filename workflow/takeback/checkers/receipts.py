@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from takeback.checkers import losses
-from takeback.checkers.case import NOTHING_SAVED, Case, Event, LegView
+from takeback.checkers.case import NOTHING_SAVED, Case, Event, LegView, kept
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import count, named
 
@@ -17,34 +17,39 @@ def started_from_scratch(case: Case) -> Finding:
     A rank of the killed leg that was struck before its first step owes no receipt.
     """
     for role in ("reference", "twin", "killed leg"):
-        leg = case.roles[role]
-        if leg.spec["parent"] is not None:
-            continue
-        due = set(range(leg.world)) if role != "killed leg" else set(np.flatnonzero(leg.losses.told.any(axis=0)))
-        silent, late = due - _receipts(leg).keys(), _late(leg)
-        wrong = {rank: step for rank, step in _receipts(leg).items() if step}
-        first = leg.losses.steps[:1]
-        flaw = ""
-        if silent:
-            flaw = f"{named('rank', silent)} told no restored step"
-        elif late:
-            flaw = f"the receipt came after the first step on {named('rank', late)}"
-        elif wrong:
-            rank = min(wrong)
-            flaw = f"rank {rank} restored step {wrong[rank]}"
-        elif len(first) and first[0] != 1:
-            flaw = f"its first step was {first[0]}"
+        flaw = _flaw(case.roles[role], role)
         if flaw:
             cause = "it may have found another run's checkpoints"
             return Finding("invalid", f"the {role} did not start from scratch, as far as it told: {flaw}; {cause}")
     return Finding()
 
 
+@kept
+def _flaw(leg: LegView, role: str) -> str:
+    """What speaks against a start from scratch; empty if nothing does, or the leg has a parent."""
+    if leg.spec["parent"] is not None:
+        return ""
+    due = set(range(leg.world)) if role != "killed leg" else set(np.flatnonzero(leg.losses.told.any(axis=0)))
+    silent, late = due - _receipts(leg).keys(), _late(leg)
+    wrong = {rank: step for rank, step in _receipts(leg).items() if step}
+    first = leg.losses.steps[:1]
+    if silent:
+        return f"{named('rank', silent)} told no restored step"
+    if late:
+        return f"the receipt came after the first step on {named('rank', late)}"
+    if wrong:
+        rank = min(wrong)
+        return f"rank {rank} restored step {wrong[rank]}"
+    return f"its first step was {first[0]}" if len(first) and first[0] != 1 else ""
+
+
+@kept
 def _receipts(leg: LegView) -> dict[int, int]:
     """Restored step by rank; a receipt that names no step is none."""
     return {rank: event.step for rank, event in sorted(leg.restored.items()) if event.step is not None}
 
 
+@kept
 def _late(leg: LegView) -> set[int]:
     return {event.rank for event in leg.events("first_step") if _is_late(leg.restored.get(event.rank), event)}
 
@@ -102,7 +107,8 @@ def committed_steps(case: Case) -> tuple[int, set[int]]:
     A trainer that tells ``committed``, when the new checkpoint is the one which a restart finds,
     leaves no doubt. One that tells only ``saved`` leaves two: what survivors completed after the
     fault, and a save that had begun when the victim was held, as its rename may have been done and
-    its record not yet. Without any, a leg leaves behind what it had restored itself.
+    its record not yet. A fault at any instruction leaves that doubt in any case. Without any, a leg
+    leaves behind what it had restored itself.
     """
     leg = case.killed
     struck = max((event.monotonic for event in leg.events("fault_fired")), default=float("inf"))
@@ -111,6 +117,10 @@ def committed_steps(case: Case) -> tuple[int, set[int]]:
     open_ = {event.step for event in saved if event.monotonic > struck}
     if not (found or case.reference.events("committed")):
         open_ |= {event.step for event in leg.events("held") if (event.point or "").startswith("save.")}
+    if not leg.events("held") and len(leg.losses.steps):
+        # Struck anywhere: perhaps between the rename and its record, in the save that was due after the last step.
+        due = case.reference.events("committed") + case.reference.events("saved")
+        open_ |= {event.step for event in due} & {int(leg.losses.steps[-1])}
     inherited, before = committed_steps(case.earlier) if case.earlier is not None else (0, set())
     committed = max({inherited} | sure - {None})
     return committed, {committed} | {step for step in before | open_ - {None} if step > committed}

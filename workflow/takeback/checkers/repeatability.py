@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from takeback.checkers import beside
-from takeback.checkers.case import Case, LegView
+from takeback.checkers.case import Case, LegView, kept
 from takeback.checkers.compare import compare_losses, compare_states
 from takeback.checkers.finding import Finding
-from takeback.checkers.tables import StateTable, moment_key
+from takeback.checkers.tables import StateTable, moment_key, union
 from takeback.checkers.words import count
 
 
@@ -20,12 +20,12 @@ def check(case: Case) -> Finding:
     topology that changes the bits, not chance.
     """
     own = case.own_names(case.killed, case.reference)
-    twins = _differ_once(case.twin, case.reference, None, None)
+    twins = _differ(case.twin, case.reference, None, None)
     if twins.first_step is not None:
         return Finding("unrepeatable", f"two uninterrupted runs differ {twins.sentence}", **_first(twins))
     # With a handover the reference leaves the killed leg's topology at the checkpoint.
     upto = case.restored_step if case.by_handover else case.fault_step
-    before = _differ_once(case.killed, case.reference, upto, own)
+    before = _differ(case.killed, case.reference, upto, own)
     if before.first_step is None:
         compared = f"twin with reference ({twins.compared})"
         compared += f", killed leg up to step {upto} with reference ({before.compared})"
@@ -41,24 +41,17 @@ def _first(found: Finding) -> dict:
     return {"compared": found.compared, "first_step": found.first_step, "first_state": found.first_state}
 
 
-def _differ_once(leg: LegView, reference: LegView, upto: int | None, own: frozenset[str] | None) -> Finding:
-    """Many cells share these legs: what one of them has found serves the next, as long as the leg is kept."""
-    key = ("repeatability", reference.id, upto, own)
-    if key not in leg.found:
-        leg.found[key] = _differ(leg, reference, upto, own)
-    return leg.found[key]
-
-
+@kept
 def _differ(leg: LegView, reference: LegView, upto: int | None, own: frozenset[str] | None) -> Finding:
     """Compare all that both told; with ``upto`` only what ``leg`` told up to that step."""
     by_rank = leg.world == reference.world
     mine, theirs = leg.losses, reference.losses
     keys, their_keys = leg.states.keys, reference.states.keys
     if upto is None:
-        steps, keys = np.union1d(mine.steps, theirs.steps), np.union1d(keys, their_keys)
+        steps, keys = union(mine.steps, theirs.steps), union(keys, their_keys)
     else:
         steps = mine.steps[mine.steps <= upto]
-        keys = np.intersect1d(keys[keys < moment_key("step", upto + 1)], their_keys)
+        keys = np.intersect1d(keys[keys < moment_key("step", upto + 1)], their_keys, assume_unique=True)
     mine, theirs = mine.at(steps), theirs.at(steps)
     losses = compare_losses(mine, theirs, by_rank)
     # A victim dies at any instruction: what it did not tell any more is no difference.

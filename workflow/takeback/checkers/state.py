@@ -7,7 +7,7 @@ import numpy as np
 from takeback.checkers.case import Case, LegView
 from takeback.checkers.compare import StateDifference, compare_states
 from takeback.checkers.finding import Finding
-from takeback.checkers.tables import MOMENTS, StateTable, moment_key, moment_of
+from takeback.checkers.tables import MOMENTS, StateTable, moment_key, moment_of, union
 from takeback.checkers.words import count, lesson, named
 
 
@@ -21,7 +21,7 @@ def check(case: Case) -> Finding:
         theirs = _saved(case, source, key, loaded)
         parts.append(compare_states(mine.at(loaded), theirs, case.own_names(case.resumed, source)))
     reference = case.reference.states
-    later = np.union1d(_after(mine, step), _after(reference, step)) if case.goes_to_the_end else _whole(mine, step)
+    later = union(_after(mine, step), _after(reference, step)) if case.goes_to_the_end else _whole(mine, step)
     own = case.own_names(case.resumed, case.reference)
     parts.append(compare_states(mine.at(later), reference.at(later), own))
     first = min((part for part in parts if part.key is not None), key=lambda part: part.key, default=None)

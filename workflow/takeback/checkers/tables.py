@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -40,7 +41,7 @@ class LossTable:
 
     def at(self, steps: np.ndarray) -> LossTable:
         """The rows of ``steps`` (ascending); a step that is not here is told by nobody."""
-        return LossTable(steps, *(_rows(a, self.steps, steps) for a in (self.bits, self.told, self.wide)))
+        return LossTable(steps, *_rows((self.bits, self.told, self.wide), self.steps, steps))
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class StateTable:
 
     def at(self, keys: np.ndarray) -> StateTable:
         """The rows of ``keys`` (ascending); zeros for a moment that is not here."""
-        return StateTable(keys, self.names, _rows(self.digests, self.keys, keys))
+        return StateTable(keys, self.names, *_rows((self.digests,), self.keys, keys))
 
     def under(self, names: tuple[str, ...]) -> np.ndarray:
         """uint64[M, W, len(names)]: digests in the order of other ``names``, zeros for unknown ones."""
@@ -101,6 +102,11 @@ class SampleTable:
         return SampleTable(*map(np.concatenate, pairs))
 
     @cached_property
+    def steps_told(self) -> int:
+        """How many steps there are."""
+        return len(np.unique(self.steps))
+
+    @cached_property
     def repeated(self) -> np.ndarray:
         """int64[n]: the epoch of each use of a sample that its epoch (told, so not -1) had used before."""
         order = np.lexsort((self.ids, self.epochs))
@@ -124,13 +130,28 @@ def replicated(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return value, ((digests == value[:, None]) | silent).all(axis=1)
 
 
-def _rows(array: np.ndarray, have: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Rows of ``array``, which has one a key of ``have`` (ascending), for ``wanted`` keys; else zeros."""
-    if np.array_equal(have, wanted):
-        return array
-    rows = np.zeros((len(wanted), *array.shape[1:]), array.dtype)
+def union(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Ascending numbers that are in ``a`` or in ``b``, both ascending: most often they are the same."""
+    return a if np.array_equal(a, b) else np.union1d(a, b)
+
+
+def without(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Numbers of ``a`` that are not in ``b``, both ascending: most often they are the same."""
+    return a[:0] if np.array_equal(a, b) else np.setdiff1d(a, b)
+
+
+def _rows(arrays: Sequence[np.ndarray], have: np.ndarray, wanted: np.ndarray) -> list[np.ndarray]:
+    """Rows of ``arrays``, which have one a key of ``have`` (ascending), for ``wanted`` keys (ascending); else zeros.
+
+    Where the wanted keys stand in a row, as those of one leg after a step do, nothing is copied.
+    """
+    first = int(np.searchsorted(have, wanted[0])) if len(wanted) else 0
+    if np.array_equal(have[first : first + len(wanted)], wanted):
+        return [array[first : first + len(wanted)] for array in arrays]
+    found = [np.zeros((len(wanted), *array.shape[1:]), array.dtype) for array in arrays]
     if len(have):
         place = np.minimum(np.searchsorted(have, wanted), len(have) - 1)
-        found = have[place] == wanted
-        rows[found] = array[place[found]]
-    return rows
+        there = have[place] == wanted
+        for rows, array in zip(found, arrays, strict=True):
+            rows[there] = array[place[there]]
+    return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from takeback.checkers.case import Case
+from takeback.checkers.case import Case, LegView, kept
 from takeback.checkers.finding import Finding
 from takeback.checkers.tables import MOMENTS, moment_of
 from takeback.checkers.words import count, named
@@ -13,12 +13,19 @@ from takeback.checkers.words import count, named
 def one_group(case: Case) -> Finding:
     """The ranks of each leg formed one group: each alone is a run of world 1, and resumes as such."""
     for role, leg in case.roles.items():
-        for event in leg.events("group_formed"):
-            world = event.detail["world"]
-            if world != leg.world:
-                sentence = f"rank {event.rank} of the {role} was in a group of {count(world, 'rank')}, not {leg.world}"
-                return Finding("invalid", sentence)
+        other = _other_group(leg)
+        if other:
+            rank, world = other
+            sentence = f"rank {rank} of the {role} was in a group of {count(world, 'rank')}, not {leg.world}"
+            return Finding("invalid", sentence)
     return Finding()
+
+
+@kept
+def _other_group(leg: LegView) -> tuple[int, int] | None:
+    """The first rank that was in a group of another size than the leg's, and that size."""
+    worlds = ((event.rank, event.detail["world"]) for event in leg.events("group_formed"))
+    return next(((rank, world) for rank, world in worlds if world != leg.world), None)
 
 
 def once(case: Case) -> Finding:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 
+import numpy as np
+
 #: What it means if entries of this prefix differ right after the load; the first match counts.
 LESSONS = (
     ("model.", "the weights were not restored"),
@@ -29,8 +31,10 @@ def lesson(name: str) -> str:
 
 def ranges(numbers: Iterable[int]) -> str:
     """Whole numbers as ``0, 2-4``."""
-    runs: list[list[int]] = []
-    for number in sorted(set(map(int, numbers))):
+    numbers, runs = _ascending(numbers), []
+    if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:
+        numbers, runs = [], [[numbers[0], numbers[-1]]]
+    for number in numbers:
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
@@ -38,9 +42,13 @@ def ranges(numbers: Iterable[int]) -> str:
     return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
+def _ascending(numbers: Iterable[int]) -> list[int]:
+    return sorted(set(numbers.tolist() if isinstance(numbers, np.ndarray) else map(int, numbers)))
+
+
 def named(what: str, numbers: Iterable[int]) -> str:
     """``rank 1``, ``ranks 1-3``, ``steps 17-19``."""
-    numbers = set(numbers)
+    numbers = _ascending(numbers)
     return f"{what}{'' if len(numbers) == 1 else 's'} {ranges(numbers)}"
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Patch, Rectangle
 
@@ -87,7 +86,10 @@ def _panel(axis: Any, cells: pd.DataFrame, name: str, first: bool) -> None:
             (verdict, count), = counts.items()  # fmt: skip
             codes.loc[key], signs.loc[key] = _NAMES.index(verdict), _sign(verdict, count)
     palette = ListedColormap([colour for colour, _ in style.VERDICTS.values()])
-    sns.heatmap(codes, ax=axis, cmap=palette, vmin=-0.5, vmax=len(_NAMES) - 0.5, cbar=False, linewidths=0)
+    # Not seaborn's: it draws the whole figure once a panel, to see whether labels touch.
+    axis.pcolormesh(codes.to_numpy(), cmap=palette, vmin=-0.5, vmax=len(_NAMES) - 0.5)
+    axis.set(xticks=[n + 0.5 for n in range(len(columns))], yticks=[n + 0.5 for n in range(len(rows))])
+    axis.set(xticklabels=columns, yticklabels=rows, ylim=(len(rows), 0))
     for (row, column), part in parts.items():
         x, y = columns.index(column), rows.index(row)
         if signs.loc[row, column]:

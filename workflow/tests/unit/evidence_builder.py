@@ -160,7 +160,7 @@ class Scene:
         return self._evidence(leg, range(start + 1, self.steps + 1), moments, events)
 
     def _killed(self, leg: matrix.Leg, kill: int, point: str, start: int = 0) -> Evidence:
-        done = kill if point in ("step", "saved") or point.startswith("save.") else kill - 1
+        done = kill if point in ("step", "saved", "random") or point.startswith("save.") else kill - 1
         ranks = leg.faults[0]["ranks"]
         victims = {"all": list(range(leg.world)), "last": [leg.world - 1]}.get(
             ranks if isinstance(ranks, str) else "", ranks

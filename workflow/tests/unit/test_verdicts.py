@@ -171,6 +171,16 @@ def test_a_life_that_saved_nothing_leaves_behind_what_it_had_restored():
     assert (row["verdict"], row["committed_step"]) == ("invalid", 16)
 
 
+@pytest.mark.parametrize(("last", "verdict"), [(20, "equal"), (21, "invalid")])
+def test_a_kill_at_any_instruction_may_fall_between_a_rename_and_its_record(last, verdict):
+    """After step 20 a save is due, which the victim could complete and not tell; after step 21 it had told."""
+    scene = Scene(kill_step=last, point="random", restored=20, commits=True)
+    scene.drop("killed", "events", kind("held"))
+    if last == 21:
+        scene.drop("killed", "events", lambda f: f["kind"].isin(["saved", "committed"]) & (f["step"] == 20))
+    assert scene.judge()["verdict"] == verdict
+
+
 def test_of_several_lives_each_is_judged():
     lives = [{"kill_step": 11, "world": 2}, {"kill_step": 19, "world": 1}]
 
