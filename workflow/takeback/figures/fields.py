@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 MOST = {"columns": 20, "rows": 18, "panels": 10}  # beyond this, neighbours share a field
-_PLACED = {"world", "resume_world", "kill_step", "point"}
+_PLACED = {"world", "resume_world", "kill_step", "point", "try"}  # tries share a field
 
 
 def place(cells: pd.DataFrame, axes: Iterable[str]) -> pd.DataFrame:

@@ -50,7 +50,7 @@ def _layout(panels: list[tuple[str, pd.DataFrame]], controls: pd.DataFrame) -> t
     for name, cells in panels:
         columns = cells.column.nunique()
         inner = columns * (0.62 if columns <= 6 else 0.44), cells.row.nunique() * 0.36
-        wide, high = max(LABELS + inner[0], len(name) * 0.08) + 0.25, inner[1] + 0.95
+        wide, high = max(LABELS + inner[0], len(name) * 0.095) + 0.25, inner[1] + 0.95
         if not boxes or below + high > height + 0.01:  # no room in this column
             left, below = right, shelf
         if left and left + wide > WIDEST:

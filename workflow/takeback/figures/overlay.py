@@ -6,6 +6,7 @@ says "0 at every step" only where every step that is due is there and has the sa
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable
 from functools import cache
@@ -20,6 +21,7 @@ from matplotlib.lines import Line2D
 from takeback.figures import fields, panels, style
 from takeback.figures.distance import Distance, distance
 
+TITLE = 36  # letters in a line of a title
 MOST = 8  # kills of one figure; the title says how many there are
 _SHARED, _WHERE = {"backend", "world", "resume_world"}, {"kill_step", "point"}
 
@@ -91,7 +93,7 @@ def _column(
     top.set(xlabel="", ylabel=label)
     bottom.axhline(0, color=style.ROLES["reference"], lw=5, alpha=0.5, zorder=1)
     largest, flaws = 0, {}
-    for killed in {cell.killed.id: cell.killed for cell in cells}.values():
+    for killed in {leg.id: leg for cell in cells for leg in cell.lives[:-1]}.values():
         losses = evidence_of(killed.id).losses
         drawn = curve(losses)
         colour = style.ROLES["killed"]
@@ -159,7 +161,7 @@ def _titles(kills: list[dict[str, Any]]) -> list[str]:
     for kill, more in zip(kills, unusual, strict=True):
         point = kill.get("point")
         when = where.get(point, f"at {point} of step {{}}").format(kill.get("kill_step", "?"))
-        found.append(f"killed {when}" + (f"\n{more}" if more else ""))
+        found.append("\n".join([f"killed {when}", *textwrap.wrap(more, TITLE, break_on_hyphens=True)]))
     return found
 
 
