@@ -47,7 +47,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole experiment, expanded; ``digest`` is that of the document it was read from."""
+    """A whole experiment, expanded; ``digest`` is that of the document it was read from.
+
+    ``alone``: nothing runs beside the runs that are struck and resumed; ``figures``: further figures of its page.
+    """
 
     name: str
     title: str
@@ -56,6 +59,8 @@ class Experiment:
     cells: tuple[Cell, ...]
     claims: tuple[Claim, ...]
     digest: str
+    alone: bool = False
+    figures: tuple[str, ...] = ()
 
     @property
     def legs(self) -> dict[str, Leg]:
@@ -93,7 +98,7 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
     """From a valid document to cells; raises ExperimentError where it has no meaning."""
     trainer = trainer_of(document["trainer"], root)
     usual = usual_settings() if trainer["command"] == REFERENCE else None
-    deadline = float(document.get("deadline", 120))
+    seconds = {"deadline": float(document.get("deadline", 120)), "notice": document.get("notice")}
     base = document["matrix"]
     cells: list[Cell] = []
 
@@ -104,7 +109,7 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
             if not control and any(matrix.matches(axes, out) for out in document.get("exclude", [])):
                 continue
             check_meaning(key, axes, trainer)
-            more = {"usual": usual, "expect": expect, "control": control, "deadline": deadline}
+            more = {"usual": usual, "expect": expect, "control": control, **seconds}
             cells.append(matrix.cell_of(axes, trainer=trainer, **more))
         return len(cells) - before
 
@@ -127,6 +132,8 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
         cells=tuple(cells),
         claims=tuple(claims_of(document.get("claims", []), cells)),
         digest=digest(document, 16),
+        alone=document.get("alone", False),
+        figures=tuple(document.get("figures", ())),
     )
 
 

@@ -66,7 +66,12 @@ def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
         "verdict": judgement.verdict,
         "expected": expect.verdict,
         "surprise": is_surprise(
-            expect, judgement.verdict, judgement.first_step, judgement.first_state, judgement.diagnosis
+            expect,
+            judgement.verdict,
+            judgement.first_step,
+            judgement.first_state,
+            judgement.diagnosis,
+            row["survivors_saw"],
         ),
         "first_step": judgement.first_step,
         "first_state": judgement.first_state,
@@ -74,6 +79,7 @@ def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
         "comparison": _comparison(cell, legs, [finding.compared for finding in judgement.findings]),
         "expected_first_step": expect.first_step,
         "expected_first_state": expect.first_state,
+        "expected_sees": expect.sees,
         "because": expect.because,
         "reference": cell.reference.id,
         "killed": cell.killed.id,
@@ -83,15 +89,22 @@ def _row(cell: Cell, legs: Mapping[str, LegView]) -> dict[str, Any]:
 
 
 def is_surprise(
-    expect: Expectation, verdict: str, first_step: int | None, first_state: str | None, diagnosis: str
+    expect: Expectation,
+    verdict: str,
+    first_step: int | None,
+    first_state: str | None,
+    diagnosis: str,
+    survivors_saw: str | None = None,
 ) -> bool:
-    """Whether the prediction failed: the verdict, where the difference was predicted to begin, or the reason.
+    """Whether the prediction failed: the verdict, where the difference was predicted to begin, the reason, the error.
 
     A cell that could not run is no surprise. ``expect.first_state`` is a name or a pattern (``rng.*``).
     """
     if verdict == "not-run":
         return False
     if verdict != expect.verdict or (expect.says or "") not in diagnosis:
+        return True
+    if (expect.sees or "") not in (survivors_saw or ""):
         return True
     if verdict != "different":
         return False

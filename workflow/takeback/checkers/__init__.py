@@ -21,6 +21,7 @@ from takeback.checkers import (
     receipts,
     repeatability,
     state,
+    survivors,
     times,
     told,
 )
@@ -36,6 +37,7 @@ GATES: tuple[Checker, ...] = (
     receipts.started_from_scratch,  # invalid: checkpoints that nobody accounts for
     fault.struck,  # invalid: nothing was survived, or not what was planned
     times.check,
+    survivors.check,
     exits.resumed_ran,  # hung, crashed, refused
     told.once,  # invalid: of two records one is not what happened
     agreement.positions,  # different: before the restored step is judged, it must be one step

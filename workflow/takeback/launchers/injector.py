@@ -85,6 +85,7 @@ class Injector:
         self.due: list[tuple[float, int, Any]] = []
         #: Ranks that a fault is to end, and how.
         self.struck: dict[int, list[dict[str, Any]]] = {}
+        self.last_strike: float | None = None  # monotonic s
         self.read: dict[int, int] = {}
         for fault in self.waiting.values():
             if fault["point"] == "time":
@@ -158,6 +159,7 @@ class Injector:
         if receipt["ends_by"]:
             self.struck |= {victim.rank: receipt["ends_by"] for victim in victims}
         self._go_on(module.strike(injection), injection, receipt, "fault_fired")
+        self.last_strike = time.monotonic()
 
     def _victims(
         self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None, each: bool

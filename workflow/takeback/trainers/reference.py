@@ -42,13 +42,20 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(f"--backend {cfg.backend}: {reason}", status=2)
     backend.setup(local_rank)
     device = torch.device(backend.device(local_rank))
-    topology.join(cfg.backend, device)
-    try:
-        probe.group(topology.count_ranks(device), cfg.backend)
-        run(cfg, backend.describe(), device)
-        status = 0
-    except (data.DataError, CheckpointError, topology.DisagreementError) as error:
-        status = _refuse(str(error), status=1)
+    status = None
+    while status is None:
+        topology.join(cfg.backend, device, cfg.timeout)
+        try:
+            probe.group(topology.count_ranks(device), cfg.backend)
+            run(cfg, backend.describe(), device)
+            status = 0
+        except (data.DataError, CheckpointError, topology.DisagreementError) as error:
+            status = _refuse(str(error), status=1)
+        except RuntimeError as error:  # a collective failed: a peer is lost
+            if cfg.survivors == "exit":
+                raise
+            probe.record("error", type=type(error).__name__, text=str(error))
+            dist.destroy_process_group()
     dist.destroy_process_group()
     return status
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -20,11 +21,16 @@ def world_from_environment() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(backend: str, device: torch.device) -> None:
-    """Join the process group that the environment names; without one, be a world of one."""
+def join(backend: str, device: torch.device, seconds: float = 0.0) -> None:
+    """Join the process group that the environment names; without one, be a world of one.
+
+    Args:
+        seconds: that a collective, and the forming of the group, wait for a peer; 0: the library's own default.
+    """
     bound = device if device.type == "cuda" else None
     if "WORLD_SIZE" in os.environ:
-        dist.init_process_group(backend, device_id=bound)
+        timeout = timedelta(seconds=seconds) if seconds else None
+        dist.init_process_group(backend, timeout=timeout, device_id=bound)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
 
