@@ -18,13 +18,14 @@ from takeback.document import read
 from takeback.errors import ExperimentError
 from takeback.leg import Leg, digest
 from takeback.matrix import Cell, Expectation
-from takeback.meaning import REFERENCE, check_meaning, trainer_of, usual_settings
+from takeback.meaning import REFERENCE, check, check_meaning, modules, trainer_of, usual_settings
 
 ROOT = Path(__file__).parents[2]
 #: Names that are taken: those of the rules, and of the folders that all experiments share.
 RESERVED = (
     "all",
     "check",
+    "figure",
     "heatmap",
     "leg",
     "logs",
@@ -99,6 +100,8 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
     trainer = trainer_of(document["trainer"], root)
     usual = usual_settings() if trainer["command"] == REFERENCE else None
     seconds = {"deadline": float(document.get("deadline", 120)), "notice": document.get("notice")}
+    for figure in document.get("figures", []):
+        check(f"figures: {figure}", "figure", figure, modules("figures/further"))
     base = document["matrix"]
     cells: list[Cell] = []
 

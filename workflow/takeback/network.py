@@ -41,7 +41,12 @@ class Hosts(Surroundings):
 
     def variables(self, rank: int) -> dict[str, str]:
         """Where the store is, and the interface that gloo takes (it would look for the name of the machine)."""
-        return {"TAKEBACK_HOST": address(rank), "MASTER_ADDR": address(), "GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}
+        return {
+            "TAKEBACK_HOST": address(rank),
+            "MASTER_ADDR": address(),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "NCCL_SOCKET_IFNAME": "eth0",
+        }
 
     def enter(self, rank: int) -> None:
         """Move the calling thread to the host of ``rank``."""
@@ -59,7 +64,7 @@ class Hosts(Surroundings):
         injection.seen["answers"] = any(self.answers(victim.rank) for victim in injection.victims)
 
     def delay(self, injection: Injection, milliseconds: float) -> None:
-        """Make all that leaves the victims late; the queue and the way of a packet and its answer go into the receipt."""
+        """Make all that leaves the victims late; their queues, and the way of a packet, go into the receipt."""
         ranks = [victim.rank for victim in injection.victims]
         bridge = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         queues = set()
@@ -131,7 +136,9 @@ def unavailable() -> str | None:
         return "no ip command (package iproute2)"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    return _tried("ip", "link", "add", "link0", "type", "bridge") or _tried("ip", "link", "add", "link0", "type", "veth")
+    return _tried("ip", "link", "add", "link0", "type", "bridge") or _tried(
+        "ip", "link", "add", "link0", "type", "veth"
+    )
 
 
 def no_netem() -> str | None:

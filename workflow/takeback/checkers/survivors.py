@@ -8,7 +8,7 @@ from takeback.checkers.case import Case, Event, LegView
 from takeback.checkers.finding import Finding
 
 NOTHING = "nothing"
-_SOURCE = re.compile(r"^\[[^\]]*:\d+\] ")  # [/…/gloo/transport/tcp/pair.cc:553]
+_SOURCE = re.compile(r"\[/[^\]\s]*:\d+\] ")  # [/…/gloo/transport/tcp/pair.cc:553]
 _ADDRESS = re.compile(r"\[?(?P<host>(?:\d+\.){3}\d+|[0-9a-f:]*::[0-9a-f:]*)\]?:\d+")
 _RANK = re.compile(r"\brank (\d+)", re.IGNORECASE)
 

@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     device = torch.device(backend.device(local_rank))
     status = None
     while status is None:
-        topology.join(cfg.backend, device, cfg.timeout)
+        topology.join(cfg.backend, device)
         try:
             probe.group(topology.count_ranks(device), cfg.backend)
             run(cfg, backend.describe(), device)
@@ -71,6 +71,7 @@ def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> None:
     checkpoints = Checkpoints(cfg.checkpoints, cfg.keep, {**shape, "text": text.sha256})
     probe.describe(**facts(cfg, state.model, text), bridge=bridge)
     restore(state, checkpoints, cfg.forget)
+    topology.wait_at_most(cfg.timeout)
 
     for number, ((ranks, last_step), group) in enumerate(zip(phases, groups, strict=True)):
         if number > 0:

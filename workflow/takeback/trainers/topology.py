@@ -21,18 +21,22 @@ def world_from_environment() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(backend: str, device: torch.device, seconds: float = 0.0) -> None:
-    """Join the process group that the environment names; without one, be a world of one.
-
-    Args:
-        seconds: that a collective, and the forming of the group, wait for a peer; 0: the library's own default.
-    """
+def join(backend: str, device: torch.device) -> None:
+    """Join the process group that the environment names; without one, be a world of one."""
     bound = device if device.type == "cuda" else None
     if "WORLD_SIZE" in os.environ:
-        timeout = timedelta(seconds=seconds) if seconds else None
-        dist.init_process_group(backend, timeout=timeout, device_id=bound)
+        dist.init_process_group(backend, device_id=bound)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
+
+
+def wait_at_most(seconds: float) -> None:
+    """Let a collective of all ranks fail that waits longer for a peer; 0: the library's own default.
+
+    Not by ``init_process_group(timeout=…)``: that bounds the start as well, in which one rank may be seconds behind.
+    """
+    if seconds:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
 
 
 def first_ranks(count: int) -> dist.ProcessGroup:
