@@ -167,7 +167,9 @@ class Watch:
                     self.reap(number)
             self.injector.look(self.alive)
             if self.notice is not None and self.injector.last_strike is not None:
-                self.deadline = min(self.deadline, self.injector.last_strike + self.notice)
+                until = self.injector.last_strike + self.notice
+                if until < self.deadline:
+                    self.deadline, self.seconds = until, self.notice
 
     def reap(self, number: int) -> None:
         _, status = os.waitpid(self.ranks[number], 0)

@@ -42,9 +42,9 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(f"--backend {cfg.backend}: {reason}", status=2)
     backend.setup(local_rank)
     device = torch.device(backend.device(local_rank))
-    status = None
+    status, patience = None, 0.0
     while status is None:
-        topology.join(cfg.backend, device)
+        topology.join(cfg.backend, device, patience)
         try:
             probe.group(topology.count_ranks(device), cfg.backend)
             run(cfg, backend.describe(), device)
@@ -56,6 +56,7 @@ def main(argv: list[str] | None = None) -> int:
                 raise
             probe.record("error", type=type(error).__name__, text=str(error))
             dist.destroy_process_group()
+            patience = cfg.timeout
     dist.destroy_process_group()
     return status
 
@@ -63,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> None:
     """Restore, agree, then train each phase on its ranks: one phase, or two with a handover."""
     rank, phases = dist.get_rank(), cfg.phases(dist.get_world_size())
-    groups = [topology.first_ranks(ranks) for ranks, _ in phases]
+    groups = [topology.first_ranks(ranks, cfg.timeout) for ranks, _ in phases]
     held_out = cfg.shards * cfg.batch
     text = data.read_text((cfg.samples + held_out) * cfg.context + 1)
     state = build(cfg, rank, device)
@@ -71,7 +72,6 @@ def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> None:
     checkpoints = Checkpoints(cfg.checkpoints, cfg.keep, {**shape, "text": text.sha256})
     probe.describe(**facts(cfg, state.model, text), bridge=bridge)
     restore(state, checkpoints, cfg.forget)
-    topology.wait_at_most(cfg.timeout)
 
     for number, ((ranks, last_step), group) in enumerate(zip(phases, groups, strict=True)):
         if number > 0:

@@ -21,26 +21,26 @@ def world_from_environment() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(backend: str, device: torch.device) -> None:
-    """Join the process group that the environment names; without one, be a world of one."""
+def join(backend: str, device: torch.device, seconds: float = 0.0) -> None:
+    """Join the process group that the environment names, within ``seconds``; without one, be a world of one."""
     bound = device if device.type == "cuda" else None
     if "WORLD_SIZE" in os.environ:
-        dist.init_process_group(backend, device_id=bound)
+        timeout = timedelta(seconds=seconds) if seconds else None
+        dist.init_process_group(backend, timeout=timeout, device_id=bound)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
 
 
-def wait_at_most(seconds: float) -> None:
-    """Let a collective of all ranks fail that waits longer for a peer; 0: the library's own default.
+def first_ranks(count: int, seconds: float = 0.0) -> dist.ProcessGroup:
+    """The group of ranks 0 to ``count`` - 1; called on all ranks alike.
 
-    Not by ``init_process_group(timeout=…)``: that bounds the start as well, in which one rank may be seconds behind.
+    Args:
+        seconds: that its collectives wait for a peer; 0: the library's own default. A group of its own has them:
+            ``init_process_group(timeout=…)`` bounds the start too, in which a rank may be seconds behind, and gloo's
+            sends and receives don't heed what is set later (torch 2.13, ``_set_pg_timeout``).
     """
     if seconds:
-        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=seconds))
-
-
-def first_ranks(count: int) -> dist.ProcessGroup:
-    """The group of ranks 0 to ``count`` - 1; called on all ranks alike."""
+        return dist.new_group(range(count), timeout=timedelta(seconds=seconds))
     return dist.group.WORLD if count == dist.get_world_size() else dist.new_group(range(count))
 
 
