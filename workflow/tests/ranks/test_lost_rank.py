@@ -110,6 +110,15 @@ def test_a_fault_is_told_from_its_absence(kind, idle):
     assert said.startswith(("the fault never struck: ", "rank 1 had ended before"))
 
 
+def test_ranks_that_have_not_noticed_a_fault_in_time_are_ended_and_counted_as_hung(warm, tmp_path):
+    text = LOOP.format(seconds=60)
+    leg = script(tmp_path, text, faults=(planned("sigstop"),), deadline=60.0, notice=0.5)
+    assert run(leg, tmp_path).returncode == 0
+    hung = events(leg, tmp_path, "hang_detected")
+    assert (hung.seconds.item(), hung.ranks.item()) == (0.5, [0, 1])
+    assert hung.monotonic.item() - events(leg, tmp_path, "fault_fired").monotonic.item() < 30
+
+
 HOSTS = """
 import os, socket
 from takeback import probe

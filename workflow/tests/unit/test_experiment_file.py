@@ -65,6 +65,8 @@ MISTAKES = {
     "unknown setting": (("trainer", "settings", "stepz"), 1, ["trainer.settings", "stepz", "steps"]),
     "setting out of range": (("trainer", "settings", "dropout"), 1.5, ["dropout", "1.5"]),
     "setting of no choice": (("matrix", "trainer"), {"loader": "fast"}, ["loader", "fast", "inline, workers"]),
+    "unknown figure": (("figures",), ["pie"], ["figures", "pie", "detection"]),
+    "no time to notice": (("notice",), 0, ["notice"]),
     "unknown verdict": (("expect", "verdict"), "fine", ["verdict", "fine", "equal"]),
     "duplicate cell": (("include",), [{"kill_step": 2}], ["gloo-w1-k2-r1-sigkill", "2 times"]),
     "everything excluded": (("exclude",), [{"backend": "gloo"}], ["no cell", "exclude"]),
