@@ -56,14 +56,8 @@ except experiments.ExperimentError as error:
 # What runs if nobody says what: one experiment here, all of them in a folder of the user's own.
 DEFAULT = ["kill_resume"] if "kill_resume" in EXPERIMENTS else list(EXPERIMENTS)
 LEGS = {leg: found for one in EXPERIMENTS.values() for leg, found in one.legs.items()}
-# Runs whose times are measured: struck and resumed ones of an experiment that wants them alone.
-ALONE = {
-    leg.id
-    for one in EXPERIMENTS.values()
-    if one.alone
-    for cell in one.cells
-    for leg in cell.lives
-}
+# Runs whose times are asked for.
+TIMED = {leg for one in EXPERIMENTS.values() for leg in one.timed}
 
 
 def evidence_of(leg):
@@ -105,7 +99,7 @@ def further_of(wildcards):
 def cores_of(wildcards):
     """Cores of a leg: one a rank, or all of them where nothing may run beside it."""
     world = LEGS[wildcards.leg].world
-    return max(world, workflow.cores or 1) if wildcards.leg in ALONE else world
+    return max(world, workflow.cores or 1) if wildcards.leg in TIMED else world
 
 
 def file_of(wildcards):

@@ -68,6 +68,11 @@ class Experiment:
         """All legs by id, each once, parents before children."""
         return {leg.id: leg for cell in self.cells for leg in cell.legs}
 
+    @property
+    def timed(self) -> set[str]:
+        """Legs whose times are asked for, so that nothing may run beside them: the struck and the resumed ones."""
+        return {leg.id for cell in self.cells for leg in cell.lives} if self.alone else set()
+
 
 def load(path: Path, root: Path = ROOT) -> Experiment:
     """Read one experiment.

@@ -55,7 +55,7 @@ def main(argv: list[str] | None = None) -> int:
             if cfg.survivors == "exit":
                 raise
             probe.record("error", type=type(error).__name__, text=str(error))
-            dist.destroy_process_group()
+            topology.leave()
             patience = cfg.timeout
     dist.destroy_process_group()
     return status

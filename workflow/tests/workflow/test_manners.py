@@ -70,15 +70,6 @@ def test_the_probe_imports_the_standard_library_alone():
     assert names <= set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("alone", [False, True])
-def test_runs_whose_times_are_asked_for_take_all_cores(tmp_path, alone):
-    planned = Flow(tmp_path, small={**PLAIN, "alone": alone}).run("-n", "small").stdout
-    jobs = re.findall(r"^Job \d+: run (\w+)-.*?(?=^$)", planned, re.M | re.S)
-    threads = dict(zip(jobs, re.findall(r"run \w+-.*?threads: (\d+)", planned, re.S), strict=True))
-    timed = "4" if alone else "2"
-    assert threads == {"reference": "2", "twin": "2", "kill": timed, "resume": timed}
-
-
 @pytest.fixture(scope="module")
 def copied(tmp_path_factory):
     """A finished run of a copy of the repository, whose sources may be edited."""
