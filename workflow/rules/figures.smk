@@ -1,7 +1,8 @@
 """Draws the figures.
 
 Needs: verdicts and evidence.
-Makes: figures/verdicts.svg (heat map) and figures/overlay-BACKEND-wWORLD.svg, one a backend and world.
+Makes: figures/verdicts.svg (heat map) and figures/overlay-BACKEND-wWORLD.svg, one a backend and world;
+figures/further-NAME.svg, one a name in the experiment's list of figures.
 """
 
 
@@ -50,3 +51,24 @@ rule overlay:
     shell:
         "exec python -m takeback overlay {params.file:q} --backend {wildcards.backend} --world {wildcards.world}"
         " --results results > {log} 2>&1"
+
+
+rule figure:
+    input:
+        "results/{experiment}/verdicts.parquet",
+    output:
+        report(
+            "results/{experiment}/figures/further-{figure}.svg",
+            caption="../report/further.rst",
+            category="Further figures",
+            labels={"experiment": "{experiment}", "content": "{figure}"},
+        ),
+    log:
+        "results/{experiment}/logs/further-{figure}.log",
+    params:
+        sources=sources.digest("page"),
+        file=file_of,
+    message:
+        "draw the {wildcards.figure} of {wildcards.experiment}"
+    shell:
+        "exec python -m takeback figure {params.file:q} --figure {wildcards.figure} --results results > {log} 2>&1"

@@ -59,6 +59,8 @@ except experiments.ExperimentError as error:
 # What runs if nobody says what: one experiment here, all of them in a folder of the user's own.
 DEFAULT = ["kill_resume"] if "kill_resume" in EXPERIMENTS else list(EXPERIMENTS)
 LEGS = {leg: found for one in EXPERIMENTS.values() for leg, found in one.legs.items()}
+# Runs whose times are asked for.
+TIMED = {leg for one in EXPERIMENTS.values() for leg in one.timed}
 
 
 def evidence_of(leg):
@@ -89,6 +91,20 @@ def overlays_of(wildcards):
     ]
 
 
+def further_of(wildcards):
+    """The further figures that an experiment asks for."""
+    return [
+        f"results/{wildcards.experiment}/figures/further-{figure}.svg"
+        for figure in EXPERIMENTS[wildcards.experiment].figures
+    ]
+
+
+def cores_of(wildcards):
+    """Cores of a leg: one a rank, or all of them where nothing may run beside it."""
+    world = LEGS[wildcards.leg].world
+    return max(world, workflow.cores or 1) if wildcards.leg in TIMED else world
+
+
 def file_of(wildcards):
     """The file of an experiment, seen from the working directory."""
     return os.path.relpath(FILES[wildcards.experiment])
@@ -97,4 +113,5 @@ def file_of(wildcards):
 wildcard_constraints:
     experiment="|".join(EXPERIMENTS),
     backend="|".join(meaning.modules("backends")),
+    figure="|".join(meaning.modules("figures/further")),
     world="[0-9]+",

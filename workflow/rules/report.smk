@@ -12,6 +12,7 @@ rule page:
         "results/{experiment}/provenance.json",
         "results/{experiment}/figures/verdicts.svg",
         overlays_of,
+        further_of,
     output:
         report(
             "results/{experiment}/report.html",

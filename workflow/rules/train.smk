@@ -24,7 +24,7 @@ rule leg:
     priority: lambda wildcards: plan().priority.get(wildcards.leg, 0)
     # A second try would turn a flaky result into a pass.
     retries: 0
-    threads: lambda wildcards: LEGS[wildcards.leg].world
+    threads: cores_of
     params:
         spec=lambda wildcards: LEGS[wildcards.leg].spec_json,
         sources=[sources.digest("trainer"), sources.digest("nemesis")],

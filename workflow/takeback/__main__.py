@@ -99,6 +99,17 @@ def overlay(args: argparse.Namespace) -> int:
     return 0
 
 
+def figure(args: argparse.Namespace) -> int:
+    from takeback import evidence, experiment
+    from takeback.figures import further
+
+    found = experiment.load(args.file, args.root)
+    folder = args.results / found.name
+    judged = evidence.read_table(folder / "verdicts.parquet", "verdicts")
+    further.get(args.figure).draw(found, judged, folder / f"figures/further-{args.figure}.svg")
+    return 0
+
+
 def provenance(args: argparse.Namespace) -> int:
     from takeback import evidence, experiment, provenance
 
@@ -160,6 +171,8 @@ def provenance_diff(args: argparse.Namespace) -> int:
 def leftovers(args: argparse.Namespace) -> int:
     from takeback import leftovers
 
+    if args.remove:
+        leftovers.remove()
     found = leftovers.leftovers()
     print("\n".join(found) or "nothing is left")
     return int(bool(found))
@@ -203,6 +216,8 @@ def parser() -> argparse.ArgumentParser:
     sub = of_experiment(overlay, "Draw the losses of an experiment on one backend and world.")
     sub.add_argument("--backend", required=True)
     sub.add_argument("--world", required=True, type=int)
+    sub = of_experiment(figure, "Draw a further figure of an experiment.")
+    sub.add_argument("--figure", required=True, help="its name, as in the experiment's list of figures")
     of_experiment(provenance, "State what an experiment ran on, and which comparisons were made.")
     of_experiment(page, "Write the page of an experiment.")
     sub = verb(check, "Say whether all came out as predicted; exit status 1 if not.", "name")
@@ -217,7 +232,8 @@ def parser() -> argparse.ArgumentParser:
     verb(
         provenance_diff, "Show in which facts two provenance.json differ; exit status 1 if they do.", "first", "second"
     )
-    verb(leftovers, "List what runs have left on this machine; exit status 1 if there is anything.")
+    sub = verb(leftovers, "List what runs have left on this machine; exit status 1 if there is anything.")
+    sub.add_argument("--remove", action="store_true", help="remove control groups of supervisors that were killed")
     return top
 
 

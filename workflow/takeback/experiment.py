@@ -18,7 +18,7 @@ from takeback.document import read
 from takeback.errors import ExperimentError
 from takeback.leg import Leg, digest
 from takeback.matrix import Cell, Expectation
-from takeback.meaning import REFERENCE, check_meaning, trainer_of, usual_settings
+from takeback.meaning import REFERENCE, check, check_meaning, modules, trainer_of, usual_settings
 
 ROOT = Path(__file__).parents[2]
 #: Names that are taken: those of the rules, and of the folders that all experiments share.
@@ -26,6 +26,7 @@ RESERVED = (
     "all",
     "bench",
     "check",
+    "figure",
     "heatmap",
     "leg",
     "logs",
@@ -48,7 +49,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole experiment, expanded; ``digest`` is that of the document it was read from."""
+    """A whole experiment, expanded; ``digest`` is that of the document it was read from.
+
+    ``alone``: nothing runs beside the runs that are struck and resumed; ``figures``: further figures of its page.
+    """
 
     name: str
     title: str
@@ -57,11 +61,18 @@ class Experiment:
     cells: tuple[Cell, ...]
     claims: tuple[Claim, ...]
     digest: str
+    alone: bool = False
+    figures: tuple[str, ...] = ()
 
     @property
     def legs(self) -> dict[str, Leg]:
         """All legs by id, each once, parents before children."""
         return {leg.id: leg for cell in self.cells for leg in cell.legs}
+
+    @property
+    def timed(self) -> set[str]:
+        """Legs whose times are asked for, so that nothing may run beside them: the struck and the resumed ones."""
+        return {leg.id for cell in self.cells for leg in cell.lives} if self.alone else set()
 
 
 def load(path: Path, root: Path = ROOT) -> Experiment:
@@ -94,7 +105,9 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
     """From a valid document to cells; raises ExperimentError where it has no meaning."""
     trainer = trainer_of(document["trainer"], root)
     usual = usual_settings() if trainer["command"] == REFERENCE else None
-    deadline = float(document.get("deadline", 120))
+    seconds = {"deadline": float(document.get("deadline", 120)), "notice": document.get("notice")}
+    for figure in document.get("figures", []):
+        check(f"figures: {figure}", "figure", figure, modules("figures/further"))
     base = document["matrix"]
     cells: list[Cell] = []
 
@@ -105,7 +118,7 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
             if not control and any(matrix.matches(axes, out) for out in document.get("exclude", [])):
                 continue
             check_meaning(key, axes, trainer)
-            more = {"usual": usual, "expect": expect, "control": control, "deadline": deadline}
+            more = {"usual": usual, "expect": expect, "control": control, **seconds}
             cells.append(matrix.cell_of(axes, trainer=trainer, **more))
         return len(cells) - before
 
@@ -128,6 +141,8 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
         cells=tuple(cells),
         claims=tuple(claims_of(document.get("claims", []), cells)),
         digest=digest(document, 16),
+        alone=document.get("alone", False),
+        figures=tuple(document.get("figures", ())),
     )
 
 

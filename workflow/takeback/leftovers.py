@@ -9,6 +9,8 @@ from pathlib import Path
 
 import psutil
 
+from takeback import cgroup
+
 NAME = "takeback"
 
 
@@ -50,8 +52,13 @@ def namespaces() -> Iterator[str]:
 
 
 def cgroups() -> Iterator[str]:
-    for folder, below, _ in os.walk("/sys/fs/cgroup"):
-        yield from (f"cgroup {folder}/{name}" for name in below if name.startswith(NAME))
+    """Those of supervisors that have ended."""
+    yield from (f"cgroup {path} of a process that has ended" for path in cgroup.stale())
+
+
+def remove() -> None:
+    """Remove what neither the kernel nor a later run does away with; the rest is only listed."""
+    cgroup.remove_stale()
 
 
 def sockets() -> Iterator[str]:

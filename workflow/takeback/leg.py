@@ -33,6 +33,7 @@ class Leg:
         parent: the leg whose checkpoints this one starts from.
         repeat: 1 for the second of two equal runs (repeatability), whose first rank starts from nothing; else 0.
         deadline: seconds after which an attempt counts as hung.
+        notice: seconds that the ranks have to notice a fault once it has struck; None: until the deadline.
         launcher: name of a module in ``takeback.launchers``.
         hardware: settings that change kernels, such as ``threads``.
     """
@@ -44,6 +45,7 @@ class Leg:
     parent: Leg | None = None
     repeat: int = 0
     deadline: float = 120.0
+    notice: float | None = None
     launcher: str = "local"
     hardware: dict[str, Any] = field(default_factory=lambda: {"threads": 1})
 
@@ -60,6 +62,7 @@ class Leg:
             "parent": self.parent.id if self.parent else None,
             "repeat": self.repeat,
             "deadline": self.deadline,
+            **({"notice": self.notice} if self.notice is not None else {}),
         }
 
     @property

@@ -37,6 +37,7 @@ class Expectation:
     first_state: str | None = None
     says: str | None = None
     restored: int | None = None
+    sees: str | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +160,7 @@ def cell_of(
     expect: Expectation,
     control: str | None,
     deadline: float,
+    notice: float | None = None,
 ) -> Cell:
     """The legs of one point: reference and its twin, the killed run, the resumed run.
 
@@ -172,10 +174,10 @@ def cell_of(
         return Leg({**trainer, "settings": settings | extra}, axes["backend"], world, deadline=deadline, **more)
 
     resumes = chosen(axes, "resume_trainer")
-    lives = [leg(axes["world"], faults=planned(axes, axes))]
+    lives = [leg(axes["world"], faults=planned(axes, axes), notice=notice)]
     for life in axes["then"] or []:
         world = life.get("world", lives[-1].world)
-        lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1]))
+        lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice))
     lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings})
     shown = {**axes, "fault": faults_slug(axes["fault"])}

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from takeback import __version__
 from takeback.answer import answer
 from takeback.evidence import EvidenceError, read_json, read_table
-from takeback.figures import style
+from takeback.figures import further, style
 from takeback.sheet import rest, sheet
 from takeback.summary import command_of, log_of
 
@@ -65,6 +65,7 @@ def write(experiment: Any, folder: Path) -> Path:
         heatmap=figures.get("verdicts"),
         overlays={name: figures[f"overlay-{name}"] for name in overlays if f"overlay-{name}" in figures},
         absent=absent,
+        further=further_figures(experiment, verdicts, figures),
         controls=[row for row in rows if row["control"]],
         surprises=[
             {**row, "log": log_of(row["resumed"]), "command": command_of(experiment.name, row["resumed"])}
@@ -88,6 +89,19 @@ def write(experiment: Any, folder: Path) -> Path:
     except OSError as error:
         raise EvidenceError(f"{out}: cannot be written: {error.strerror}") from None
     return out
+
+
+def further_figures(experiment: Any, verdicts: pd.DataFrame, drawn: dict[str, Markup]) -> list[dict[str, Any]]:
+    """The figures that the experiment asks for, each with its title, its text, and the same as a table."""
+    found = []
+    for name in experiment.figures:
+        module = further.get(name)
+        heads, rows = module.table(experiment, verdicts)
+        figure = drawn.get(f"further-{name}")
+        found.append(
+            {"name": name, "title": module.TITLE, "text": module.TEXT, "figure": figure, "heads": heads, "rows": rows}
+        )
+    return found
 
 
 def breakable(name: str) -> Markup:

@@ -13,7 +13,17 @@ TABLES = tuple(f"{SCHEMAS}/{table}.schema.yaml" for table in ("losses", "ledger"
 EVIDENCE = ("clock.py", "probe.py", "records.py", "evidence.py", "machine.py", *TABLES)
 ROLES = {
     "trainer": ("trainers", "backends", "probe.py"),
-    "nemesis": ("faults", "launchers", "pool.py", "pool_client.py", "leg_job.py", "leg.py", *EVIDENCE),
+    "nemesis": (
+        "faults",
+        "launchers",
+        "network.py",
+        "cgroup.py",
+        "pool.py",
+        "pool_client.py",
+        "leg_job.py",
+        "leg.py",
+        *EVIDENCE,
+    ),
     "checkers": (
         "checkers",
         "verdicts.py",

@@ -45,13 +45,20 @@ def command_of(experiment: str, resumed: str) -> str:
 def _surprise(experiment: str, row: dict[str, Any]) -> str:
     lines = {
         "cell": row["cell"],
-        "expected": _answer(row["expected"], row["expected_first_step"], row["expected_first_state"]),
-        "got": _answer(row["verdict"], row["first_step"], row["first_state"]),
+        "expected": _answer(row["expected"], row["expected_first_step"], row["expected_first_state"])
+        + _sees(expected := row.get("expected_sees"), expected),
+        "got": _answer(row["verdict"], row["first_step"], row["first_state"])
+        + _sees(expected, row.get("survivors_saw")),
         "why": row["diagnosis"],
         "logs": f"{log_of(row['killed'])} {log_of(row['resumed'])}",
         "reproduce": command_of(experiment, row["resumed"]),
     }
     return "\n".join(f"{name + ':':<11}{text}" for name, text in lines.items())
+
+
+def _sees(expected: Any, what: Any) -> str:
+    """What survivors see, where something was predicted of it."""
+    return "" if pd.isna(expected) else f", survivors see {what!r}"
 
 
 def _answer(verdict: str, step: Any, state: Any) -> str:

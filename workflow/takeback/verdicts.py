@@ -91,7 +91,12 @@ def _row(cell: Cell, judgement: checkers.Judgement, legs: Mapping[str, LegView])
         "verdict": judgement.verdict,
         "expected": expect.verdict,
         "surprise": is_surprise(
-            expect, judgement.verdict, judgement.first_step, judgement.first_state, judgement.diagnosis
+            expect,
+            judgement.verdict,
+            judgement.first_step,
+            judgement.first_state,
+            judgement.diagnosis,
+            row["survivors_saw"],
         )
         or (restored_elsewhere and judgement.verdict != "not-run"),
         "first_step": judgement.first_step,
@@ -101,6 +106,7 @@ def _row(cell: Cell, judgement: checkers.Judgement, legs: Mapping[str, LegView])
         "expected_first_step": expect.first_step,
         "expected_first_state": expect.first_state,
         "expected_restored_step": expect.restored,
+        "expected_sees": expect.sees,
         "because": expect.because,
         "reference": cell.reference.id,
         "killed": cell.killed.id,
@@ -110,15 +116,22 @@ def _row(cell: Cell, judgement: checkers.Judgement, legs: Mapping[str, LegView])
 
 
 def is_surprise(
-    expect: Expectation, verdict: str, first_step: int | None, first_state: str | None, diagnosis: str
+    expect: Expectation,
+    verdict: str,
+    first_step: int | None,
+    first_state: str | None,
+    diagnosis: str,
+    survivors_saw: str | None = None,
 ) -> bool:
-    """Whether the prediction failed: the verdict, where the difference was predicted to begin, or the reason.
+    """Whether the prediction failed: the verdict, where the difference was predicted to begin, the reason, the error.
 
     A cell that could not run is no surprise. ``expect.first_state`` is a name or a pattern (``rng.*``).
     """
     if verdict == "not-run":
         return False
     if verdict != expect.verdict or (expect.says or "") not in diagnosis:
+        return True
+    if (expect.sees or "") not in (survivors_saw or ""):
         return True
     if verdict != "different":
         return False

@@ -22,6 +22,7 @@ from takeback.checkers import (
     receipts,
     repeatability,
     state,
+    survivors,
     times,
     told,
 )
@@ -38,6 +39,7 @@ GATES: tuple[Checker, ...] = (
     fault.struck,  # invalid: nothing was survived, or not what was planned
     times.check,
     lost.check,
+    survivors.check,
     exits.resumed_ran,  # hung, crashed, refused
     told.once,  # invalid: of two records one is not what happened
     agreement.positions,  # different: before the restored step is judged, it must be one step

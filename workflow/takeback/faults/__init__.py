@@ -64,13 +64,6 @@ class Victim:
         """Let it go on from the point at which it holds itself."""
         self.send(signal.SIGCONT)
 
-    def has_pending(self, number: int) -> bool:
-        """Whether the kernel holds the signal ready for it (proc(5), ``ShdPnd``): so it is for one that is stopped."""
-        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("ShdPnd:"):
-                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
-        return False
-
 
 @dataclass
 class Injection:

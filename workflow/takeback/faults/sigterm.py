@@ -9,22 +9,20 @@ import signal
 from collections.abc import Iterator
 
 from takeback.faults import Injection
-from takeback.launchers.process import wait_until_stopped
+from takeback.launchers.process import is_pending, wait_until_stopped
 
 PARAMETERS = {"grace": 5.0}  # s
+PROVES = {"sigterm": "pending"}
 ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 0}, {"status": 143}]
-PROVES = {"pending": "SIGTERM"}
 
 
 def strike(injection: Injection) -> Iterator[float]:
     """Give every victim notice, and kill after ``grace`` seconds those that are still there."""
-    # All are stopped for it: one notice at one instant, and the kernel can be seen to hold it for each.
-    injection.send(signal.SIGSTOP)
-    for victim in injection.victims:
-        wait_until_stopped(victim.pid)
+    injection.send(signal.SIGSTOP)  # so that the signal is seen before it is delivered: any end may follow from it
+    stopped = [wait_until_stopped(victim.pid) for victim in injection.victims]
     injection.send(signal.SIGTERM)
-    pending = all(victim.has_pending(signal.SIGTERM) for victim in injection.victims)
-    injection.seen["pending"] = "SIGTERM" if pending else "nothing"
+    pending = [is_pending(victim.pid, signal.SIGTERM) for victim in injection.victims]
+    injection.seen["sigterm"] = "pending" if all(stopped) and all(pending) else "not sent"
     injection.let_go()
     yield injection.parameters["grace"]
     injection.send(signal.SIGKILL)

@@ -88,6 +88,7 @@ class Injector:
         self.struck: dict[int, list[dict[str, Any]]] = {}
         #: Ranks that came by a point after its fault had struck: they hold themselves, or are about to.
         self.loose: set[int] = set()
+        self.last_strike: float | None = None  # monotonic s
         self.read: dict[int, int] = {}
         for fault in self.waiting.values():
             if fault["point"] == "time":
@@ -177,6 +178,7 @@ class Injector:
         if receipt["ends_by"]:
             self.struck |= {victim.rank: receipt["ends_by"] for victim in victims}
         self._go_on(module.strike(injection), injection, receipt, "fault_fired")
+        self.last_strike = time.monotonic()
 
     def _victims(
         self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None, each: bool

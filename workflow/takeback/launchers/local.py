@@ -29,6 +29,7 @@ from takeback.launchers.injector import Injector, armed
 from takeback.launchers.recorder import Recorder
 
 SETTLE = 15.0  # s that ranks have to end by themselves once one of them has ended badly
+LOOPBACK = "127.0.0.1"
 ATTEMPT = 0  # this launcher never restarts: a leg is one attempt
 
 
@@ -53,7 +54,7 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
         injector = Injector(spec["faults"], folder, spec["world"], around, recorder, ATTEMPT)
         store = host_store()
         ranks = start_ranks(spec, folder, root, recorder, around, store.port)
-        Watch(spec["deadline"], ranks, injector, recorder).until_all_have_ended(bound)
+        Watch(spec["deadline"], spec.get("notice"), ranks, injector, recorder).until_all_have_ended(bound)
     injector.finish()
 
 
@@ -81,7 +82,8 @@ def start_ranks(
         # The repetition must not be equal by having the same parent, nor its ranks by being forks of one.
         afresh = spec["repeat"] > 0 and number == 0
         ranks[number] = rank.start(command(spec, folder), environment, folder, root, output, afresh, enter)
-        recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number])
+        host = environment.get("TAKEBACK_HOST", LOOPBACK)
+        recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number], host=host)
     return ranks
 
 
@@ -96,7 +98,7 @@ def host_store() -> Any:
     """The rendezvous store, on a port that the kernel picks."""
     import torch.distributed as dist
 
-    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return dist.TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
 
 
 def command(spec: dict[str, Any], folder: Path) -> list[str]:
@@ -123,7 +125,7 @@ def variables(spec: dict[str, Any], number: int, port: int, folder: Path) -> dic
         "LOCAL_RANK": str(number),
         "WORLD_SIZE": str(world),
         "LOCAL_WORLD_SIZE": str(world),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": str(ATTEMPT),
@@ -136,8 +138,11 @@ def variables(spec: dict[str, Any], number: int, port: int, folder: Path) -> dic
 class Watch:
     """Watches the ranks of one attempt: lets the faults strike, ends what hangs."""
 
-    def __init__(self, seconds: float, ranks: dict[int, int], injector: Injector, recorder: Recorder) -> None:
-        self.ranks, self.injector, self.recorder, self.seconds = ranks, injector, recorder, seconds
+    def __init__(
+        self, seconds: float, notice: float | None, ranks: dict[int, int], injector: Injector, recorder: Recorder
+    ) -> None:
+        self.ranks, self.injector, self.recorder = ranks, injector, recorder
+        self.seconds, self.notice = seconds, notice
         self.alive = {number: Victim(number, pid, os.pidfd_open(pid)) for number, pid in ranks.items()}
         self.ended_by_us: set[int] = set()
         self.deadline = time.monotonic() + min(self.seconds, clock.left())
@@ -167,6 +172,10 @@ class Watch:
                     poll.unregister(victim.descriptor)
                     self.reap(number)
             self.injector.look(self.alive)
+            if self.notice is not None and self.injector.last_strike is not None:
+                until = self.injector.last_strike + self.notice
+                if until < self.deadline:
+                    self.deadline, self.seconds = until, self.notice
 
     def reap(self, number: int) -> None:
         _, status = os.waitpid(self.ranks[number], 0)

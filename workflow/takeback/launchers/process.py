@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 
@@ -98,3 +99,13 @@ def wait_until_stopped(pid: int, deadline: float | None = None) -> bool:
             return False
         os.sched_yield()
     return False
+
+
+def is_pending(pid: int, number: int) -> bool:
+    """Whether a signal waits for the process, which is stopped (proc_pid_status(5), ShdPnd)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    pending = next(line for line in status.splitlines() if line.startswith("ShdPnd:"))
+    return bool(int(pending.split()[1], 16) >> (number - 1) & 1)

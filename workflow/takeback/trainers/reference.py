@@ -43,12 +43,20 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(f"--backend {cfg.backend}: {reason}", status=2)
     backend.setup(local_rank)
     device = torch.device(backend.device(local_rank))
-    topology.join(cfg.backend, device)
-    try:
-        probe.group(topology.count_ranks(device), cfg.backend)
-        status = run(cfg, backend.describe(), device)
-    except (data.DataError, CheckpointError, topology.DisagreementError) as error:
-        status = _refuse(str(error), status=1)
+    status, patience = None, 0.0
+    while status is None:
+        topology.join(cfg.backend, device, patience)
+        try:
+            probe.group(topology.count_ranks(device), cfg.backend)
+            status = run(cfg, backend.describe(), device)
+        except (data.DataError, CheckpointError, topology.DisagreementError) as error:
+            status = _refuse(str(error), status=1)
+        except RuntimeError as error:  # a collective failed: a peer is lost
+            if cfg.survivors == "exit":
+                raise
+            probe.record("error", type=type(error).__name__, text=str(error))
+            topology.leave()
+            patience = cfg.timeout
     dist.destroy_process_group()
     return status
 
@@ -57,7 +65,7 @@ def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> int:
     """Restore, agree, then train each phase on its ranks: one phase, or two with a handover. Returns an exit status."""
     notice = Notice(cfg.notice)
     rank, phases = dist.get_rank(), cfg.phases(dist.get_world_size())
-    groups = [topology.first_ranks(ranks) for ranks, _ in phases]
+    groups = [topology.first_ranks(ranks, cfg.timeout) for ranks, _ in phases]
     held_out = cfg.shards * cfg.batch
     text = data.read_text((cfg.samples + held_out) * cfg.context + 1)
     state = build(cfg, rank, device)

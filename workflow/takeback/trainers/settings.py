@@ -24,7 +24,7 @@ class Settings:
     """All that determines a run, next to the number of ranks.
 
     Lengths are in bytes of text (one token a byte), ``batch`` in sequences a micro-batch,
-    ``shards`` in micro-batches a global step, ``*_every`` and ``warmup`` in global steps.
+    ``shards`` in micro-batches a global step, ``*_every`` and ``warmup`` in global steps, ``timeout`` in seconds.
     """
 
     checkpoints: str
@@ -47,6 +47,8 @@ class Settings:
     clip: float = 1.0
     ema: float = 0.9
     seed: int = 1234
+    timeout: float = 0.0
+    survivors: str = _choice("exit", "reinit")
     loader: str = _choice("inline", "workers")
     reduction: str = _choice("fixed-order", "allreduce")
     rng: str = _choice("keyed", "stream")
@@ -95,7 +97,7 @@ def check(settings: Settings, world: int) -> None:
     for name in ("learning_rate", "clip"):
         if not getattr(settings, name) > 0:
             raise SettingsError(f"--{name}: must be above 0")
-    for name in ("warmup", "weight_decay", "seed"):
+    for name in ("warmup", "weight_decay", "seed", "timeout"):
         if getattr(settings, name) < 0:
             raise SettingsError(f"--{name}: must not be below 0")
     if settings.width % settings.heads:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -23,17 +24,37 @@ def world_from_environment() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(backend: str, device: torch.device) -> None:
-    """Join the process group that the environment names; without one, be a world of one."""
+def join(backend: str, device: torch.device, seconds: float = 0.0) -> None:
+    """Join the process group that the environment names, within ``seconds``; without one, be a world of one."""
     bound = device if device.type == "cuda" else None
     if "WORLD_SIZE" in os.environ:
-        dist.init_process_group(backend, device_id=bound)
+        timeout = timedelta(seconds=seconds) if seconds else None
+        dist.init_process_group(backend, timeout=timeout, device_id=bound)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
 
 
-def first_ranks(count: int) -> dist.ProcessGroup:
-    """The group of ranks 0 to ``count`` - 1; called on all ranks alike."""
+def leave() -> None:
+    """Destroy the group; one that is formed later meets under keys of its own.
+
+    Under the old keys the store still has the addresses of the dead, and gloo goes to these: in 8 tries with torch 2.13
+    ``init_process_group(timeout=2 s)`` raised "Connection refused" at once in 2, and hung in 6 without heeding its
+    time-out. The restart count is the prefix of the keys (torch/distributed/rendezvous.py).
+    """
+    dist.destroy_process_group()
+    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1)
+
+
+def first_ranks(count: int, seconds: float = 0.0) -> dist.ProcessGroup:
+    """The group of ranks 0 to ``count`` - 1; called on all ranks alike.
+
+    Args:
+        seconds: that its collectives wait for a peer; 0: the library's own default. A group of its own has them:
+            ``init_process_group(timeout=…)`` bounds the start too, in which a rank may be seconds behind, and gloo's
+            sends and receives don't heed what is set later (torch 2.13, ``_set_pg_timeout``).
+    """
+    if seconds:
+        return dist.new_group(range(count), timeout=timedelta(seconds=seconds))
     return dist.group.WORLD if count == dist.get_world_size() else dist.new_group(range(count))
 
 

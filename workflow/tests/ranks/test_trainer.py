@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -185,3 +186,23 @@ def test_the_commands_in_the_docstring_start_it(tmp_path, command):
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1].startswith("step 4 epoch 0 loss ")
     assert (folder / "latest").read_text() == "step-00000004.pt\n"
+
+
+def test_a_rank_waits_for_a_silent_peer_as_long_as_the_timeout(nursery, tmp_path):
+    """The peer holds itself: it is stopped, and its kernel goes on to answer for it."""
+    group = nursery.start(2, tmp_path, "--timeout", "0.5", held=(1, "allreduce.in", 3))
+    group.wait_until_held(1)
+    while not (told := [line for line in group.output() if line.startswith("RuntimeError")]):
+        time.sleep(0.01)
+    assert "Timed out waiting 500ms" in told[0]
+    group.kill(1)
+    assert group.wait() == [1, -9]
+
+
+def test_a_survivor_can_not_form_a_new_group_by_itself(nursery, tmp_path):
+    group = nursery.start(2, tmp_path, "--timeout", "2", "--survivors", "reinit", held=(1, "allreduce.in", 3))
+    group.wait_until_held(1)
+    group.kill(1)
+    assert group.wait() == [1, -9]
+    assert "Connection" in group.records("error")[0]["text"]
+    assert "DistStoreError: wait timeout after 2000ms" in "\n".join(group.output())

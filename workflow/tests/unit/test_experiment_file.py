@@ -65,6 +65,8 @@ MISTAKES = {
     "unknown setting": (("trainer", "settings", "stepz"), 1, ["trainer.settings", "stepz", "steps"]),
     "setting out of range": (("trainer", "settings", "dropout"), 1.5, ["dropout", "1.5"]),
     "setting of no choice": (("matrix", "trainer"), {"loader": "fast"}, ["loader", "fast", "inline, workers"]),
+    "unknown figure": (("figures",), ["pie"], ["figures", "pie", "detection"]),
+    "no time to notice": (("notice",), 0, ["notice"]),
     "unknown verdict": (("expect", "verdict"), "fine", ["verdict", "fine", "equal"]),
     "duplicate cell": (("include",), [{"kill_step": 2}], ["gloo-w1-k2-r1-sigkill", "2 times"]),
     "everything excluded": (("exclude",), [{"backend": "gloo"}], ["no cell", "exclude"]),
@@ -172,3 +174,20 @@ def test_every_experiment_of_the_repository_is_valid():
     assert Path("kill_resume") in [Path(file.stem) for file in files]
     for file in files:
         experiment.load(file)
+
+
+def test_where_times_are_asked_for_struck_and_resumed_runs_run_alone(tmp_path):
+    asked = experiment.load(write(tmp_path, changed(("alone",), True)))
+    assert asked.timed == {leg.id for cell in asked.cells for leg in (cell.killed, cell.resumed)}
+    assert asked.timed < asked.legs.keys()
+    assert experiment.load(write(tmp_path, GOOD)).timed == set()
+
+
+def test_only_struck_runs_have_a_time_to_notice_so_that_references_are_shared(tmp_path):
+    asked = experiment.load(write(tmp_path, changed(("notice",), 5)))
+    plain = experiment.load(write(tmp_path, GOOD))
+    for with_notice, without in zip(asked.cells, plain.cells, strict=True):
+        assert with_notice.reference.id == without.reference.id
+        assert with_notice.killed.id != without.killed.id
+        assert with_notice.killed.spec["notice"] == 5
+        assert "notice" not in with_notice.resumed.spec

@@ -43,7 +43,7 @@ def test_no_module_outgrows_a_head():
 
 
 JUDGES = ("checkers", "figures", "bits", "verdicts", "summary", "report", "answer", "compare", "provenance")
-BREAKERS = ("faults", "launchers", "trainers", "backends", "leg_job", "pool", "pool_client")
+BREAKERS = ("faults", "launchers", "network", "cgroup", "trainers", "backends", "leg_job", "pool", "pool_client")
 
 
 def test_judges_and_breakers_do_not_know_each_other():
