@@ -51,6 +51,9 @@ class Settings:
     reduction: str = _choice("fixed-order", "allreduce")
     rng: str = _choice("keyed", "stream")
     forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
+    write: str = _choice("whole", "fsync_file", "rename", "in_place")
+    verify: str = _choice("checksum", "nothing")
+    damaged: str = _choice("refuse", "fallback")
     handover: str = ""
 
     @property
