@@ -59,14 +59,13 @@ class Disk(Surroundings):
         now = os.statvfs(self.folder)
         return now.f_bavail * now.f_frsize
 
-    def errno_of_a_write(self) -> str:
-        """Name of the error that a write of all that is free and some more meets; empty for none."""
+    def errno_of_a_write(self, size: int) -> str:
+        """Name of the error that a write of ``size`` bytes meets; empty for none. Leaves nothing."""
         try:
             file = os.open(self.folder, os.O_TMPFILE | os.O_RDWR)
             try:
-                left = self.free() + (1 << 16)
-                while left > 0:
-                    left -= os.write(file, bytes(min(left, 1 << 20)))
+                while size > 0:
+                    size -= os.write(file, bytes(size))
             finally:
                 os.close(file)
         except OSError as error:

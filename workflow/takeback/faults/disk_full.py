@@ -22,7 +22,8 @@ def surround(fault: dict[str, Any], folder: Path, world: int) -> AbstractContext
 
 def strike(injection: Injection) -> None:
     """Leave ``free`` bytes, and let every victim go on."""
-    injection.around.fill(injection.parameters["free"])
-    injection.seen["free"] = injection.around.free()
-    injection.seen["errno"] = injection.around.errno_of_a_write()
+    disk, free = injection.around, injection.parameters["free"]
+    disk.fill(free)
+    injection.seen["free"] = disk.free()
+    injection.seen["errno"] = disk.errno_of_a_write(free + 4096)
     injection.let_go()

@@ -29,5 +29,5 @@ def strike(injection: Injection) -> None:
     folder = os.open(injection.checkpoints, os.O_RDONLY)
     fcntl.ioctl(folder, SHUTDOWN, struct.pack("I", NO_LOG_FLUSH))
     os.close(folder)
-    injection.seen["errno"] = injection.around.errno_of_a_write()
+    injection.seen["errno"] = injection.around.errno_of_a_write(1)
     injection.let_go()
