@@ -94,7 +94,9 @@ def resume_is_due(case: Case) -> Finding:
     compared = f"resume receipts of {count(leg.world, 'rank')}: step {step}"
     if step < committed:
         gone = named("step", {one for one in left.destroyed & told if one > step})
-        remark = f"the fault had destroyed the checkpoint of {gone}, and the trainer told so: step {step} was the newest"
+        remark = (
+            f"the fault had destroyed the checkpoint of {gone}, and the trainer told so: step {step} was the newest"
+        )
         return Finding(compared=compared, remark=remark, columns=columns)
     if committed or step:
         return Finding(compared=compared, columns=columns)
