@@ -111,6 +111,8 @@ def account(events: list[dict[str, Any]]) -> str:
                 lines.append(f"not run: {detail['reason']}")
             case "restored":
                 lines.append(f"rank {row['rank']}: restored step {row['step']}")
+            case "damaged":
+                lines.append(f"rank {row['rank']}: damaged: {detail['reason']}")
             case "fault_fired":
                 ranks = ", ".join(str(victim["rank"]) for victim in detail["victims"])
                 whom = f"rank {ranks}" if ranks else "what the ranks left"

@@ -156,12 +156,16 @@ def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[
 
 def check_parameters(key: str, fault: Mapping[str, Any]) -> None:
     """The parameters that an experiment gives to a fault are those which it has, and of their kind."""
-    usual = constants("faults", fault["kind"]).get("PARAMETERS", {})
+    literals = constants("faults", fault["kind"])
+    usual, choices = literals.get("PARAMETERS", {}), literals.get("CHOICES", {})
     for name, value in fault.get("with", {}).items():
         if name not in usual:
             raise ExperimentError(f"{key}.{name}: {fault['kind']} has no such parameter; {named(usual)}")
         if isinstance(value, str) != isinstance(usual[name], str):
             raise ExperimentError(f"{key}.{name}: {value!r} is not allowed here; such as {usual[name]!r}")
+        check(key, name, value, choices.get(name, [value]))
+    if literals.get("RANKS", fault["ranks"]) != fault["ranks"]:
+        raise ExperimentError(f"{key.removesuffix('.with')}.ranks: {fault['kind']} strikes {literals['RANKS']} ranks")
 
 
 def named(usual: Mapping[str, Any]) -> str:

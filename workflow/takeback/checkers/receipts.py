@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from takeback.checkers import losses
@@ -64,7 +66,12 @@ def resume_is_due(case: Case) -> Finding:
         return Finding()
     silent = set(range(leg.world)) - _receipts(leg).keys()
     late = _late(leg)
-    committed, allowed = committed_steps(case)
+    left = left_behind(case)
+    committed, allowed = left.newest, left.rightful
+    told = {event.step for event in leg.events("damaged")}
+    whole = max(left.sure - (left.destroyed & told), default=0)
+    if left.destroyed & told:
+        allowed = allowed | {whole}
     columns = {"committed_step": committed, "restored_step": None if silent and case.goes_to_the_end else step}
     if late or (silent and case.goes_to_the_end):
         what = "none from" if silent else "it came after the first step on"
@@ -82,14 +89,20 @@ def resume_is_due(case: Case) -> Finding:
             every = count(columns["steps_compared"], "loss", "losses")
             sentence += f"; and yet every loss agrees with the reference ({every})"
         return Finding("invalid", sentence, compared.compared, columns=columns)
-    told = leg.losses.steps
-    if len(told) and told[0] <= step:
-        sentence = f"the receipt says that step {step} was restored, but the first step done was {told[0]}"
+    done = leg.losses.steps
+    if len(done) and done[0] <= step:
+        sentence = f"the receipt says that step {step} was restored, but the first step done was {done[0]}"
         return Finding("invalid", sentence, columns=columns)
     if not (step or case.reference.events("saved") or case.reference.events("committed")):
         sentence = "the trainer never told of a complete checkpoint, so a resume can't be judged"
         return Finding("invalid", sentence, columns=columns)
     compared = f"resume receipts of {count(leg.world, 'rank')}: step {step}"
+    if step < committed:
+        gone = named("step", {one for one in left.destroyed & told if one > step})
+        remark = (
+            f"the fault had destroyed the checkpoint of {gone}, and the trainer told so: step {step} was the newest"
+        )
+        return Finding(compared=compared, remark=remark, columns=columns)
     if committed or step:
         return Finding(compared=compared, columns=columns)
     remark = "no checkpoint was committed before the fault, so the start from scratch was right"
@@ -101,8 +114,32 @@ def _is_late(receipt: Event | None, first_step: Event) -> bool:
     return receipt is not None and receipt.attempt == first_step.attempt and receipt.monotonic > first_step.monotonic
 
 
-def committed_steps(case: Case) -> tuple[int, set[int]]:
-    """Newest checkpoint that the killed leg surely left complete, 0 if none; and all rightful ones.
+class Left(NamedTuple):
+    """Checkpoints that a struck leg left behind, by their steps.
+
+    Attributes:
+        sure: those which it surely completed, or found; 0 stands for none.
+        unsure: those which it may have completed besides.
+        destroyed: those of the sure ones which the fault damaged, by its own receipt: what it saw of the files.
+    """
+
+    sure: frozenset[int]
+    unsure: frozenset[int]
+    destroyed: frozenset[int]
+
+    @property
+    def newest(self) -> int:
+        """The newest one for sure."""
+        return max(self.sure)
+
+    @property
+    def rightful(self) -> set[int]:
+        """All from which a resume may go on, if none was damaged."""
+        return {self.newest} | {step for step in self.unsure if step > self.newest}
+
+
+def left_behind(case: Case) -> Left:
+    """What the killed leg left behind.
 
     A trainer that tells ``committed``, when the new checkpoint is the one which a restart finds,
     leaves no doubt. One that tells only ``saved`` leaves two: what survivors completed after the
@@ -114,16 +151,21 @@ def committed_steps(case: Case) -> tuple[int, set[int]]:
     struck = max((event.monotonic for event in leg.events("fault_fired")), default=float("inf"))
     saved, found = leg.events("saved"), leg.events("committed")
     sure = {event.step for event in found} | {event.step for event in saved if event.monotonic <= struck}
-    open_ = {event.step for event in saved if event.monotonic > struck}
+    unsure = {event.step for event in saved if event.monotonic > struck}
     if not (found or case.reference.events("committed")):
-        open_ |= {event.step for event in leg.events("held") if (event.point or "").startswith("save.")}
+        unsure |= {event.step for event in leg.events("held") if (event.point or "").startswith("save.")}
     if not leg.events("held") and len(leg.losses.steps):
         # Struck anywhere: perhaps between the rename and its record, in the save that was due after the last step.
         due = case.reference.events("committed") + case.reference.events("saved")
-        open_ |= {event.step for event in due} & {int(leg.losses.steps[-1])}
-    inherited, before = committed_steps(case.earlier) if case.earlier is not None else (0, set())
-    committed = max({inherited} | sure - {None})
-    return committed, {committed} | {step for step in before | open_ - {None} if step > committed}
+        unsure |= {event.step for event in due} & {int(leg.losses.steps[-1])}
+    receipts = (*leg.events("fault_fired"), *leg.events("fault_went_on"))
+    destroyed = {step for event in receipts for step in event.detail.get("seen", {}).get("destroyed", [])}
+    before = left_behind(case.earlier) if case.earlier is not None else Left(frozenset({0}), frozenset(), frozenset())
+    return Left(
+        before.sure | sure - {None},
+        before.unsure | unsure - {None},
+        (before.destroyed - sure) | destroyed,
+    )
 
 
 def handover_fits(case: Case) -> Finding:

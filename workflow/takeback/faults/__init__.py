@@ -7,6 +7,10 @@ A fault module has
     ends nobody. They go into the receipt, by which the exits of the victims are judged.
 ``PARAMETERS: dict``, if it has any
     Their names and usual values, as a literal: an experiment names others under ``with``.
+``CHOICES: dict[str, list]``, if only some values of a parameter make sense
+    What these are.
+``RANKS: str``, if it can't strike some ranks and spare others
+    ``all``.
 ``PROVES: dict``, if its victims need not end
     What must have been seen after the strike, such as ``{"state": "stopped"}``, by name: a fault that left no
     trace has not struck.

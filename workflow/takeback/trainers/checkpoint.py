@@ -2,8 +2,11 @@
 
 ``step-00000008.pt`` is what ``torch.save`` writes, followed by a line with its SHA-256, which
 ``torch.load`` passes over; ``latest`` holds the name of the newest complete one. A save is:
-temporary file, flush, fsync, rename, fsync of the folder (a rename alone protects a concurrent
-reader, not a restart after the host died), and last the pointer, in the same way.
+temporary file, flush, fsync, rename, fsync of the folder (:mod:`takeback.trainers.files`), and last
+the pointer, in the same way.
+
+A load refuses what is not what was written; with ``damaged: fallback`` it tells what it found
+damaged, and goes on from the newest checkpoint that is whole.
 
 Points for faults: ``save.begin`` on every rank; on rank 0 ``save.write`` (half of the bytes are
 written), ``save.written`` (the temporary file is on disk), ``save.commit`` (it has its name, and
@@ -15,7 +18,8 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +27,12 @@ import torch
 import torch.distributed as dist
 
 from takeback import probe
+from takeback.trainers import files
+from takeback.trainers.settings import Settings
 from takeback.trainers.topology import all_agree
 
 _POINTER = "latest"
+_NAME = re.compile(r"step-(\d+)\.pt")
 _LABEL = b"\nsha256 "
 _TRAILER = len(_LABEL) + 64 + 1
 
@@ -38,32 +45,76 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        folder: made if it is not there.
-        keep: how many to keep; the one that was restored from and the one that ``latest``
-            names are kept besides.
+        cfg: ``checkpoints`` (folder, made if it is not there), ``keep`` (how many; the one that was restored from
+            and the one that ``latest`` names are kept besides), ``write``, ``verify``, ``damaged``.
         run: what a checkpoint must have been made with to be of use here, by name.
     """
 
-    def __init__(self, folder: str, keep: int, run: dict[str, Any]) -> None:
-        self.folder, self.keep, self.run = Path(folder), keep, run
+    def __init__(self, cfg: Settings, run: dict[str, Any]) -> None:
+        self.cfg, self.folder, self.run = cfg, Path(cfg.checkpoints), run
         self.in_use: str | None = None
 
     def load(self, stale: bool = False) -> dict[str, Any] | None:
         """The newest complete checkpoint, or None where there is none yet; if ``stale``, the one before it.
 
         Raises:
-            CheckpointError: it is missing, torn, altered or of another run.
+            CheckpointError: it is missing, torn, altered or of another run; or, with ``damaged: fallback``, all are.
         """
         probe.point("load")
+        there = sorted((path.name for path in self.folder.glob("step-*.pt")), reverse=True)
+        damaged: list[str] = []
         try:
-            name = (self.folder / _POINTER).read_text().strip()
+            name = self._named(there)
+            if name is None:
+                return None
+            if stale:
+                name = next((other for other in there if other < name), name)
+            candidates = [name, *(other for other in there if other != name)]
+        except CheckpointError as error:
+            self._tell(_POINTER, error, damaged)
+            candidates = there
+        for name in candidates:
+            try:
+                saved = read(self.folder / name, self.cfg.verify)
+            except CheckpointError as error:
+                self._tell(name, error, damaged)
+            else:
+                return self._of_this_run(name, saved)
+        raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged)}")
+
+    def _named(self, there: list[str]) -> str | None:
+        """The name in ``latest``; None where nothing has been saved yet.
+
+        Raises:
+            CheckpointError: it can't be what the last save wrote.
+        """
+        pointer = self.folder / _POINTER
+        try:
+            name = pointer.read_bytes().decode(errors="replace").strip()
         except FileNotFoundError:
-            return None
+            name = ""
         except OSError as error:
-            raise CheckpointError(f"{self.folder}: can't be read: {error.strerror}") from None
-        if stale:
-            name = max((path.name for path in self.folder.glob("step-*.pt") if path.name < name), default=name)
-        saved = read(self.folder / name)
+            raise CheckpointError(f"{pointer}: can't be read: {error.strerror}") from None
+        # A save that was killed before its pointer leaves one file that is newer, and never two.
+        newer = [file for file in there if file > name]
+        if not name and len(newer) < 2 and not pointer.exists():
+            return None
+        if name and not _NAME.fullmatch(name):
+            raise CheckpointError(f"{pointer}: is damaged: {name!r} is no name of a checkpoint")
+        if not name or len(newer) > 1:
+            what = f"names {name}" if name else "names nothing"
+            raise CheckpointError(f"{pointer}: is damaged: it {what}, and {len(newer)} newer checkpoints are there")
+        return name
+
+    def _tell(self, name: str, error: CheckpointError, damaged: list[str]) -> None:
+        """Tell what is damaged, and go on where one may."""
+        if self.cfg.damaged == "refuse":
+            raise error
+        found = _NAME.fullmatch(name)
+        probe.record("damaged", step=int(found[1]) if found else None, file=name, reason=str(error))
+        damaged.append(str(error))
+
+    def _of_this_run(self, name: str, saved: dict[str, Any]) -> dict[str, Any]:
         for key, here in self.run.items():
             there = saved["run"].get(key)
             if there != here:
@@ -95,23 +146,25 @@ class Checkpoints:
         checksum = hashlib.sha256(payload).hexdigest().encode()
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:08d}.pt"
-        replace(self.folder / name, payload + _LABEL + checksum + b"\n", step)
+        at = (partial(probe.point, "save.write", step), partial(probe.point, "save.written", step))
+        took = files.write(self.folder / name, payload + _LABEL + checksum + b"\n", self.cfg.write, *at)
         probe.point("save.commit", step)
-        replace(self.folder / _POINTER, f"{name}\n".encode())
+        of_pointer = files.write(self.folder / _POINTER, f"{name}\n".encode(), self.cfg.write)
         probe.record("committed", step=step)
+        probe.record("note", step=step, text=f"written {self.cfg.write}", seconds={"file": took, "pointer": of_pointer})
         probe.point("save.pointer", step)
         self._retire(name, step)
 
     def _retire(self, newest: str, step: int) -> None:
         """Remove what is too old, and what a killed save left behind."""
-        files = sorted(self.folder.glob("step-*.pt"))
-        old = [path for path in files[: -self.keep] if path.name not in (newest, self.in_use)]
+        there = sorted(self.folder.glob("step-*.pt"))
+        old = [path for path in there[: -self.cfg.keep] if path.name not in (newest, self.in_use)]
         for path in [*old, *self.folder.glob("*.tmp")]:
             path.unlink()
             probe.point("save.retire", step)
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path, verify: str = "checksum") -> dict[str, Any]:
     """``{"run": …, "state": …}`` of one file, its checksum verified.
 
     Raises:
@@ -122,36 +175,12 @@ def read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error.strerror}") from None
     payload, trailer = data[:-_TRAILER], data[-_TRAILER:]
+    if verify == "nothing":
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    if not data:
+        raise CheckpointError(f"{path}: is empty")
     if not trailer.startswith(_LABEL):
         raise CheckpointError(f"{path}: is torn, or no checkpoint of this trainer: the checksum at its end is missing")
     if hashlib.sha256(payload).hexdigest().encode() != trailer[len(_LABEL) :].strip():
         raise CheckpointError(f"{path}: is damaged: its content does not have its checksum")
     return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-
-
-def replace(path: Path, data: bytes, step: int | None = None) -> None:
-    """Put ``data`` under ``path`` so that after a crash there is the old file or the new, and never a part.
-
-    With a ``step``, faults may strike while it is being written.
-    """
-    temporary = path.with_name(path.name + ".tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data[: len(data) // 2])
-            if step is not None:
-                file.flush()
-                probe.point("save.write", step)
-            file.write(data[len(data) // 2 :])
-            file.flush()
-            os.fsync(file.fileno())
-        if step is not None:
-            probe.point("save.written", step)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -70,7 +70,7 @@ def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> int:
     text = data.read_text((cfg.samples + held_out) * cfg.context + 1)
     state = build(cfg, rank, device)
     shape = {name: getattr(cfg, name) for name in ["width", "layers", "heads", "context", "samples", "shards", "batch"]}
-    checkpoints = Checkpoints(cfg.checkpoints, cfg.keep, {**shape, "text": text.sha256})
+    checkpoints = Checkpoints(cfg, {**shape, "text": text.sha256})
     probe.describe(**facts(cfg, state.model, text), bridge=bridge)
     restore(cfg, state, checkpoints, device)
 

@@ -57,6 +57,9 @@ class Settings:
     agreement: str = _choice("check", "none")
     heal: str = _choice("none", "ddp")
     notice: str = _choice("ignore", "agree", "alone")
+    write: str = _choice("whole", "fsync_file", "rename", "in_place")
+    verify: str = _choice("checksum", "nothing")
+    damaged: str = _choice("refuse", "fallback")
     handover: str = ""
 
     @property

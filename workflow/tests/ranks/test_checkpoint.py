@@ -61,6 +61,42 @@ def test_what_is_not_what_was_written_is_refused(nursery, tmp_path, saved, damag
     assert words in line and "step-00000008.pt" in line
 
 
+@pytest.mark.parametrize("damage", [damage_torn, damage_flipped, Path.unlink])
+def test_a_fallback_goes_on_from_the_one_before_on_every_rank_and_tells_what_is_damaged(
+    nursery, tmp_path, saved, damage
+):
+    damage(saved / "step-00000008.pt")
+    options = ("--steps", "9", "--damaged", "fallback")
+    group = nursery.run(2, tmp_path / "second", *options, checkpoints=[saved] * 2)
+    for rank in range(2):
+        (told,) = group.records("damaged", rank)
+        assert (told["step"], told["file"]) == (8, "step-00000008.pt")
+        assert group.records("restored", rank)[0]["step"] == 4
+
+
+def test_where_no_checkpoint_is_whole_a_fallback_refuses(nursery, tmp_path, saved):
+    damage_torn(saved / "step-00000008.pt")
+    damage_flipped(saved / "step-00000004.pt")
+    line = refusal(nursery, tmp_path, saved, "--damaged", "fallback")
+    assert "no checkpoint is whole" in line and "is torn" in line and "is damaged" in line
+
+
+def test_a_fallback_is_none_from_a_checkpoint_of_another_model(nursery, tmp_path, saved):
+    assert "width is 32 there" in refusal(nursery, tmp_path, saved, "--width", "64", "--damaged", "fallback")
+
+
+@pytest.mark.parametrize("text", ["", "step-000", "step-00000002.pt", None])
+def test_a_pointer_that_no_save_has_left_is_damaged(nursery, tmp_path, saved, text):
+    """Empty, a part of a name, older than two checkpoints; or it is gone, and they are there."""
+    (saved / "latest").unlink()
+    if text is not None:
+        (saved / "latest").write_text(text)
+    assert "latest: is damaged" in refusal(nursery, tmp_path, saved)
+    group = nursery.run(1, tmp_path / "third", "--steps", "9", "--damaged", "fallback", checkpoints=[saved])
+    assert [told["file"] for told in group.records("damaged")] == ["latest"]
+    assert group.records("restored")[0]["step"] == 8
+
+
 def test_a_checkpoint_of_another_model_is_refused_on_every_rank(nursery, tmp_path, saved):
     assert "width is 32 there, 64 here" in refusal(nursery, tmp_path, saved, "--width", "64", world=2)
 

@@ -60,6 +60,12 @@ MISTAKES = {
     "resume world does not divide": (("matrix", "resume_world"), 5, ["resume_world", "5"]),
     "unknown backend": (("matrix", "backend"), "mpi", ["backend", "mpi", "gloo, nccl"]),
     "unknown fault": (("matrix", "fault"), "sigkil", ["fault", "sigkil", "sigkill"]),
+    "a parameter of no choice": (
+        ("matrix", "fault"),
+        {"kind": "corrupt", "with": {"how": "flip"}},
+        ["fault.with.how", "flip", "flip_bit, truncate"],
+    ),
+    "a power loss of one rank": (("matrix", "fault"), "power_loss", ["fault.ranks", "power_loss", "all"]),
     "fault on no rank": (("matrix", "fault"), {"kind": "sigkill", "ranks": [1]}, ["fault.ranks", "1", "world 1"]),
     "unknown point": (("matrix", "point"), "stepp", ["point", "stepp", "step_begin"]),
     "unknown setting": (("trainer", "settings", "stepz"), 1, ["trainer.settings", "stepz", "steps"]),

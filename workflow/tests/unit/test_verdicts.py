@@ -134,6 +134,50 @@ def test_an_older_checkpoint_than_the_newest_committed_one_is_invalid():
     assert "step 12 was restored although step 16 was committed" in row["diagnosis"]
 
 
+def destroyed(scene, *steps, told=(), leg="killed"):
+    """The fault damaged the checkpoints of some steps, as its receipt says; the trainer told of some that they are."""
+    receipt = scene.evidence[leg].events
+    receipt = json.loads(receipt.detail[receipt.kind == "fault_fired"].item())
+    text = json.dumps({**receipt, "seen": {"destroyed": list(steps)}})
+    scene.change(leg, "events", kind("fault_fired"), detail=text)
+    for step in told:
+        scene.add_event("resumed", "damaged", rank=0, step=step, file=f"step-{step}", reason="is torn")
+    return scene
+
+
+def test_the_fallback_from_a_checkpoint_that_the_fault_destroyed_and_the_trainer_told_of_is_equal():
+    row = destroyed(Scene(restored=12), 16, told=[16]).judge()
+    assert (row["verdict"], row["restored_step"], row["committed_step"]) == ("equal", 12, 16)
+    assert "destroyed the checkpoint of step 16, and the trainer told so: step 12 was the newest" in row["diagnosis"]
+    assert "steps 13-19 were done twice" in row["diagnosis"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "told", "restored"),
+    [
+        ([16], [], 12),  # it told nothing
+        ([], [16], 12),  # nothing was destroyed
+        ([16], [12], 12),  # it told of another one
+        ([16], [16], 8),  # there was a newer one that is whole
+        ([12, 16], [16], 8),  # of one it told nothing
+        ([16], [12, 16], 8),  # one that it calls damaged was whole
+        ([8, 12, 16], [8, 12, 16], 0),  # step 4 was committed, too
+    ],
+)
+def test_a_fallback_that_the_fault_does_not_account_for_is_invalid(steps, told, restored):
+    row = destroyed(Scene(restored=restored), *steps, told=told).judge()
+    assert row["verdict"] == "invalid"
+    assert "although step 16 was committed" in row["diagnosis"]
+
+
+def test_a_checkpoint_that_was_written_anew_after_it_was_destroyed_is_due_again():
+    scene = Scene(kill_step=10, then=[{"kill_step": 15}], restored=8)
+    destroyed(scene, 8, told=[8])
+    row = scene.judge()
+    assert row["verdict"] == "invalid"
+    assert "step 8 was restored although step 12 was committed" in row["diagnosis"]
+
+
 def test_a_checkpoint_that_was_never_committed_is_invalid():
     row = Scene(restored=20).judge()
     assert (row["verdict"], row["restored_step"]) == ("invalid", 20)
