@@ -20,6 +20,7 @@ from takeback.checkers import (
     losses,
     lost,
     receipts,
+    reload,
     repeatability,
     state,
     survivors,
@@ -40,6 +41,7 @@ GATES: tuple[Checker, ...] = (
     times.check,
     lost.check,
     survivors.check,
+    reload.check,  # different: before the ranks that wait for each other are taken for hung
     exits.resumed_ran,  # hung, crashed, refused
     told.once,  # invalid: of two records one is not what happened
     agreement.positions,  # different: before the restored step is judged, it must be one step

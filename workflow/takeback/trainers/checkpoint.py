@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,20 +134,21 @@ class Checkpoints:
         problem = None
         if dist.get_rank(group) == 0:
             try:
-                self._write(step, snapshot)
+                self.write(step, snapshot)
             except OSError as error:
                 problem = f"{self.folder}: checkpoint of step {step} not written: {error.strerror}"
         if not all_agree(problem is None, group):
             raise CheckpointError(problem or f"rank 0 could not write the checkpoint of step {step}")
 
-    def _write(self, step: int, snapshot: dict[str, Any]) -> None:
+    def write(self, step: int, snapshot: dict[str, Any]) -> None:
+        """Write the checkpoint of ``step``, on this rank and alone: nobody else knows when it is complete."""
         buffer = io.BytesIO()
         torch.save({"run": self.run, "state": snapshot}, buffer)
         payload = buffer.getvalue()
         checksum = hashlib.sha256(payload).hexdigest().encode()
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:08d}.pt"
-        at = (partial(probe.point, "save.write", step), partial(probe.point, "save.written", step))
+        at = (partial(self._halfway, step), partial(probe.point, "save.written", step))
         took = files.write(self.folder / name, payload + _LABEL + checksum + b"\n", self.cfg.write, *at)
         probe.point("save.commit", step)
         of_pointer = files.write(self.folder / _POINTER, f"{name}\n".encode(), self.cfg.write)
@@ -154,6 +156,10 @@ class Checkpoints:
         probe.record("note", step=step, text=f"written {self.cfg.write}", seconds={"file": took, "pointer": of_pointer})
         probe.point("save.pointer", step)
         self._retire(name, step)
+
+    def _halfway(self, step: int) -> None:
+        probe.point("save.write", step)
+        time.sleep(self.cfg.slow)
 
     def _retire(self, newest: str, step: int) -> None:
         """Remove what is too old, and what a killed save left behind."""

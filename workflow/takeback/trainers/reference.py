@@ -28,6 +28,7 @@ from takeback.trainers import data, reduction, settings, topology
 from takeback.trainers.build import build, facts
 from takeback.trainers.checkpoint import CheckpointError, Checkpoints
 from takeback.trainers.notice import STATUS, Notice
+from takeback.trainers.race import save_and_reload
 from takeback.trainers.settings import Settings
 from takeback.trainers.state import State, forget
 
@@ -155,7 +156,10 @@ def train(
             evaluate(cfg, state, windows, device)
         leaves = notice.leaves(group, device)
         if leaves or step % cfg.save_every == 0:
-            checkpoints.save(step, state.snapshot(group), group)
+            if cfg.reload == "never":
+                checkpoints.save(step, state.snapshot(group), group)
+            else:
+                save_and_reload(cfg, state, checkpoints, group)
             probe.saved(step, state=state.collect() if probe.active() else None)
         if rank == 0 and not probe.active():
             print(f"step {step} epoch {epoch} loss {loss:.6f} lr {lr:.2e} norm {norm:.4f}")

@@ -60,6 +60,10 @@ class Settings:
     write: str = _choice("whole", "fsync_file", "rename", "in_place")
     verify: str = _choice("checksum", "nothing")
     damaged: str = _choice("refuse", "fallback")
+    reload: str = _choice("never", "unfenced", "after", "both")
+    find: str = _choice("pointer", "names")
+    prune: str = _choice("no", "yes")
+    slow: float = 0.0
     handover: str = ""
 
     @property

@@ -384,6 +384,18 @@ def test_a_resume_from_another_step_than_predicted_is_a_surprise(restored, surpr
     assert row["lost_s"] == pytest.approx(103 + 1.9 - (101 + 1.6))
 
 
+@pytest.mark.parametrize(("reloaded", "verdict"), [((20, 20), "equal"), ((20, 16), "different")])
+def test_ranks_that_reload_different_steps_are_different(reloaded, verdict):
+    scene = Scene()
+    for rank, step in enumerate(reloaded):
+        scene.add_event("resumed", "reloaded", rank=rank, step=step)
+    row = scene.judge()
+    assert row["verdict"] == verdict
+    if verdict == "different":
+        assert row["diagnosis"].startswith("ranks reloaded different steps: rank 0 → 20, rank 1 → 16")
+        assert row["first_step"] == 17
+
+
 def ended_before(scene, rank, **how):
     """The rank ends at second 50, before every fault."""
     scene.drop("killed", "events", lambda f: (f["kind"] == "exited") & f["detail"].str.contains(f'"of_rank": {rank},'))
