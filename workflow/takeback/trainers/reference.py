@@ -44,9 +44,9 @@ def main(argv: list[str] | None = None) -> int:
         return _refuse(f"--backend {cfg.backend}: {reason}", status=2)
     backend.setup(local_rank)
     device = torch.device(backend.device(local_rank))
-    status, patience = None, 0.0
+    topology.join(cfg.backend, device)
+    status, lost = None, 0
     while status is None:
-        topology.join(cfg.backend, device, patience)
         try:
             probe.group(topology.count_ranks(device), cfg.backend)
             status = run(cfg, backend.describe(), device)
@@ -56,8 +56,8 @@ def main(argv: list[str] | None = None) -> int:
             if cfg.survivors == "exit":
                 raise
             probe.record("error", type=type(error).__name__, text=str(error))
-            topology.leave()
-            patience = cfg.timeout
+            lost += 1
+            topology.join_anew(cfg.backend, cfg.timeout, lost)
     dist.destroy_process_group()
     return status
 

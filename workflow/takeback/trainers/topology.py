@@ -24,25 +24,35 @@ def world_from_environment() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def join(backend: str, device: torch.device, seconds: float = 0.0) -> None:
-    """Join the process group that the environment names, within ``seconds``; without one, be a world of one."""
+def join(backend: str, device: torch.device) -> None:
+    """Join the process group that the environment names; without one, be a world of one."""
     bound = device if device.type == "cuda" else None
     if "WORLD_SIZE" in os.environ:
-        timeout = timedelta(seconds=seconds) if seconds else None
-        dist.init_process_group(backend, timeout=timeout, device_id=bound)
+        dist.init_process_group(backend, device_id=bound)
     else:
         dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1, device_id=bound)
 
 
-def leave() -> None:
-    """Destroy the group; one that is formed later meets under keys of its own.
+def join_anew(backend: str, seconds: float, number: int) -> None:
+    """Destroy the group and form a new one of the same ranks, without a launcher.
 
-    Under the old keys the store still has the addresses of the dead, and gloo goes to these: in 8 tries with torch 2.13
-    ``init_process_group(timeout=2 s)`` raised "Connection refused" at once in 2, and hung in 6 without heeding its
-    time-out. The restart count is the prefix of the keys (torch/distributed/rendezvous.py).
+    It meets under keys of its own. Under the old ones the store still has the addresses of the dead, and gloo goes to
+    these: of 12 tries of ``init_process_group(timeout=2 s)`` 5 raised "Connection refused" at once, and 7 hung without
+    heeding the time-out (torch 2.13).
+
+    Args:
+        seconds: that it may take; 0: the library's own default.
+        number: how many groups this rank has lost.
+
+    Raises:
+        torch.distributed.DistError: it has not formed in time.
     """
     dist.destroy_process_group()
-    os.environ["TORCHELASTIC_RESTART_COUNT"] = str(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1)
+    timeout = timedelta(seconds=seconds) if seconds else dist.default_pg_timeout
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timeout)
+    rank, world = int(os.environ["RANK"]), world_from_environment()
+    store = dist.PrefixStore(f"anew-{number}", store)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
 
 
 def first_ranks(count: int, seconds: float = 0.0) -> dist.ProcessGroup:

@@ -37,11 +37,11 @@ def draw(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
         shift = (number + 0.5) / len(causes) - 0.5
         x = [columns.index(name) + 0.8 * shift for name in part.column]
         sns.scatterplot(x=x, y=part.seconds, ax=axis, color=colour, marker=MARKERS[number % len(MARKERS)], s=38,
-                        label=cause, linewidth=0.4, edgecolor=style.PAPER)  # fmt: skip
+                        label=cause, linewidth=0)  # fmt: skip
     unseen = cells[~cells.seen]
     if len(unseen):
         axis.axhline(unseen.seconds.max(), color=style.INK, lw=0.8, ls=":")
-        axis.text(len(columns) - 0.5, unseen.seconds.max() * 1.08, "not seen by the end", ha="right", fontsize=8)
+        axis.text(-0.48, unseen.seconds.max() * 1.08, "not seen by the end", fontsize=8)
     axis.set(yscale="log", xlabel="time-out of the process group", ylabel="seconds to the first error",
              xlim=(-0.5, len(columns) - 0.5))  # fmt: skip
     axis.set_xticks(range(len(columns)), columns)
@@ -53,9 +53,9 @@ def table(experiment: Any, verdicts: pd.DataFrame) -> tuple[list[str], list[list
     """Cause and time-out; what was seen, when, and whom it names."""
     rows = []
     for (cause, column), part in measured(experiment, verdicts).groupby(["fault", "column"], sort=False):
-        low, high = part.seconds.min(), part.seconds.max()
-        seen = f"{low:.2f} s" if len(part) == 1 else f"{low:.2f} to {high:.2f} s"
-        seen = seen if part.seen.all() else f"not within {high:.0f} s"
+        high = part.seconds.max()
+        span = dict.fromkeys(f"{seconds:.2f}" for seconds in (part.seconds.min(), high))
+        seen = f"{' to '.join(span)} s" if part.seen.all() else f"not within {high:.0f} s"
         kinds = dict.fromkeys(kind for saw in part.survivors_saw.dropna() for kind in saw.split("; "))
         rows.append([cause, column, str(len(part)), seen, "; ".join(kinds), _named(part)])
     return ["Cause", "Time-out", "Cells", "First seen after", "What is seen", "Whom it names"], rows
