@@ -2,6 +2,7 @@
 
     snakemake --cores 8                    the default experiment, kill_resume
     snakemake --cores 8 NAME               the experiment in experiments/NAME.yaml
+    snakemake --cores 8 lessons            what each fault does, an experiment each
     snakemake -n                           what would run
 
 Data flows down this page: YAML → cells and legs → what there is time for → evidence → verdicts → figures → page → check.

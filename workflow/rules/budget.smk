@@ -23,8 +23,10 @@ if not any(Path(".snakemake/locks").glob("*")):
 
 
 def asked():
-    """Names of the experiments that this call is to make: a target is one, or a file of one."""
+    """Names of the experiments that this call is to make: a target is one, a file of one, or all lessons."""
     targets = [str(target) for target in workflow.dag_settings.targets]
+    if "lessons" in targets:
+        targets += LESSONS
     return [
         name
         for name in EXPERIMENTS

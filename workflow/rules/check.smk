@@ -1,7 +1,7 @@
 """Goes red last.
 
 Needs: the page and everything before it.
-Makes: checked.txt, and one target a file in experiments/, named like it.
+Makes: checked.txt, one target a file in experiments/, named like it, and the target lessons: all but the long ones.
 Exit status 1 if a verdict, a first step or a first state came out otherwise than predicted.
 """
 
@@ -23,6 +23,12 @@ rule check:
     shell:
         "python -m takeback check {wildcards.experiment} --results results 2>&1 | tee {log}; "
         "cp {log} {output}"
+
+
+rule lessons:
+    input:
+        [f"results/{name}/checked.txt" for name in LESSONS],
+    localrule: True
 
 
 for name in EXPERIMENTS:

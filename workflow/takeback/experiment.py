@@ -29,6 +29,7 @@ RESERVED = (
     "figure",
     "heatmap",
     "leg",
+    "lessons",
     "logs",
     "overlay",
     "page",

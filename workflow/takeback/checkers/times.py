@@ -7,8 +7,9 @@ from takeback.checkers.finding import Finding
 
 
 def check(case: Case) -> Finding:
-    """``detect_s`` and ``restart_s`` in seconds of the monotonic clock; None where nothing tells."""
-    return Finding(columns={"detect_s": _detected(case), "restart_s": _restarted(case)})
+    """``detect_s``, ``restart_s`` and ``agree_s`` in seconds of the monotonic clock; None where nothing tells."""
+    columns = {"detect_s": _detected(case), "restart_s": _restarted(case), "agree_s": _agreed(case)}
+    return Finding(columns=columns)
 
 
 def _detected(case: Case) -> float | None:
@@ -28,3 +29,8 @@ def _restarted(case: Case) -> float | None:
     launched = [event.monotonic for event in case.resumed.events("launched")]
     stepped = [event.monotonic for event in case.resumed.events("first_step")]
     return min(stepped) - min(launched) if launched and stepped else None
+
+
+def _agreed(case: Case) -> float | None:
+    """What the ranks of the resumed leg took to know that all have restored the same; the slowest of them."""
+    return max((event.detail["seconds"] for event in case.resumed.events("agreed")), default=None)

@@ -129,6 +129,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "restart_s": 0.4 + axes["resume_world"] / 5 + number % 5 / 50 if ran else None,
                 "lost_steps": axes["kill_step"] - restored if ran else None,
                 "lost_s": (axes["kill_step"] - restored) / 50 if ran else None,
+                "agree_s": 0.002 if ran else None,
                 "step_s": 0.02 if ran else None,
                 "save_s": 0.005 if ran else None,
                 "reference": one.reference.id,
