@@ -97,22 +97,16 @@ class Hosts(Surroundings):
         return True
 
 
-#: The hosts of the run that this process supervises: several faults of one run share them.
-_shared: list[Hosts] = []
-
-
 @contextlib.contextmanager
 def surround(fault: dict[str, Any], folder: Path, world: int) -> Iterator[Hosts]:
     """Join ``world`` hosts by a bridge; the calling thread is in the bridge's namespace until the end of the block.
 
+    Of two faults that surround one run the ranks and the supervisor live on the hosts of the second.
+
     Raises:
         OSError: the kernel gives no namespace, or ``ip`` could not do its part.
     """
-    if _shared:
-        yield _shared[0]
-        return
     with contextlib.ExitStack() as stack:
-        stack.callback(_shared.clear)
         outside = here(stack)
         stack.callback(enter, outside)
         namespaces = [unshare(stack) for _ in range(world)]
@@ -126,8 +120,7 @@ def surround(fault: dict[str, Any], folder: Path, world: int) -> Iterator[Hosts]
             enter(namespace)
             ip("link set lo up", f"addr add {address(rank)}/24 dev eth0", "link set eth0 up")
         enter(bridge)
-        _shared.append(Hosts(namespaces))
-        yield _shared[0]
+        yield Hosts(namespaces)
 
 
 def unavailable() -> str | None:

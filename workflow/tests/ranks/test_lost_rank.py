@@ -185,7 +185,7 @@ def test_the_peers_of_a_host_that_is_gone_hear_nothing(warm, tmp_path):
 
 
 @pytest.mark.skipif(network.unavailable() is not None, reason=f"needs root: {network.unavailable()}")
-def test_two_faults_of_one_run_share_its_hosts(warm, tmp_path):
+def test_two_faults_of_one_run_strike_the_same_hosts(warm, tmp_path):
     both = (planned("network_cut", [0]), {**planned("host_gone"), "id": "1"})
     leg = script(tmp_path, LOOP.format(seconds=5), faults=both, notice=2.0)
     assert run(leg, tmp_path).returncode == 0
