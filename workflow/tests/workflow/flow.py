@@ -57,8 +57,8 @@ FOREIGN = {
 class Flow:
     """A working directory with experiments, and the ways to call Snakemake there."""
 
-    def __init__(self, folder: Path, root: Path = ROOT, **experiments: dict) -> None:
-        self.folder, self.root = folder, root
+    def __init__(self, folder: Path, root: Path = ROOT, timeout: float = 280, **experiments: dict) -> None:
+        self.folder, self.root, self.timeout = folder, root, timeout
         (folder / "experiments").mkdir(parents=True, exist_ok=True)
         for name, document in experiments.items():
             self.write(name, document)
@@ -86,7 +86,7 @@ class Flow:
             stderr=subprocess.STDOUT,
             text=True,
             env=self.environment,
-            timeout=280,
+            timeout=self.timeout,
             check=False,
         )
 

@@ -1,0 +1,37 @@
+"""Every lesson for real: each fault, each experiment, each prediction."""
+
+import pandas as pd
+import pytest
+from flow import ROOT, Flow
+
+NAMES = sorted(
+    file.stem for file in (ROOT / "experiments").glob("*.yaml")
+    if file.stem != "kill_resume" and not file.stem.endswith("_long")
+)  # fmt: skip
+
+
+pytestmark = pytest.mark.timeout(2500)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """All lessons in one call, and the folder of their results."""
+    flow = Flow(tmp_path_factory.mktemp("lessons"), timeout=2400)
+    return flow.run("-k", "lessons", experiments=ROOT / "experiments"), flow.folder / "results"
+
+
+def test_the_lessons_end_well(finished):
+    process, _ = finished
+    assert process.returncode == 0, process.stdout[-3000:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_lesson_comes_out_as_predicted(finished, name):
+    """Faults that need root or a device may read not-run, with the reason; none may surprise."""
+    _, results = finished
+    judged = pd.read_parquet(results / name / "verdicts.parquet")
+    surprises = judged[judged.surprise]
+    assert surprises.empty, surprises[["cell", "verdict", "diagnosis"]].to_string()
+    findings = pd.read_csv(results / name / "findings.tsv", sep="\t")
+    assert set(findings.holds) <= {"yes", "not-run"}
+    assert (results / name / "report.html").exists()
