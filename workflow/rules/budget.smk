@@ -22,6 +22,12 @@ if not any(Path(".snakemake/locks").glob("*")):
     budget.forget(Path("results/runs"))
 
 
+# The short form of each question; what takes hours has a name that says so.
+LESSONS = [
+    name for name in EXPERIMENTS if name not in DEFAULT and not name.endswith("_long")
+]
+
+
 def asked():
     """Names of the experiments that this call is to make: a target is one, a file of one, or all lessons."""
     targets = [str(target) for target in workflow.dag_settings.targets]

@@ -58,10 +58,6 @@ except experiments.ExperimentError as error:
     stop(error)
 # What runs if nobody says what: one experiment here, all of them in a folder of the user's own.
 DEFAULT = ["kill_resume"] if "kill_resume" in EXPERIMENTS else list(EXPERIMENTS)
-# The short form of each question; what takes hours has a name that says so.
-LESSONS = [
-    name for name in EXPERIMENTS if name not in DEFAULT and not name.endswith("_long")
-]
 LEGS = {leg: found for one in EXPERIMENTS.values() for leg, found in one.legs.items()}
 # Runs whose times are asked for.
 TIMED = {leg for one in EXPERIMENTS.values() for leg in one.timed}

@@ -82,7 +82,7 @@ class Costs:
 
 
 def measured(experiment: Any, verdicts: pd.DataFrame) -> tuple[pd.DataFrame, Costs]:
-    """A row an interval (``steps``, and seconds: ``saves``, ``lost``, ``back``, ``total``), and the costs behind them."""
+    """A row an interval (``steps``; seconds: ``saves``, ``lost``, ``back``, ``total``), and the costs behind them."""
     cells = verdicts[verdicts.lost_s.notna() & verdicts.save_s.notna() & verdicts.restart_s.notna()]
     steps = int(experiment.cells[0].killed.trainer["settings"]["steps"])
     save, step = float(cells.save_s.median()), float(cells.step_s.median())
