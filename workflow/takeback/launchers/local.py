@@ -72,19 +72,32 @@ def start_ranks(
     spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, around: dict[str, Surroundings], port: int
 ) -> dict[int, int]:
     """Fork all ranks, which meet at the store on ``port``; returns the pid of each."""
-    ranks = {}
+    ranks, gate = {}, os.pipe()
     for number in range(spec["world"]):
         environment = variables(spec, number, port, folder)
         for surrounding in around.values():
             environment |= surrounding.variables(number)
-        enter = [partial(surrounding.enter, number) for surrounding in around.values()]
+        enter = [partial(wait_at, gate), *(partial(surrounding.enter, number) for surrounding in around.values())]
         output = folder / "stdout" / f"rank-{number}.txt"
         # The repetition must not be equal by having the same parent, nor its ranks by being forks of one.
         afresh = spec["repeat"] > 0 and number == 0
         ranks[number] = rank.start(command(spec, folder), environment, folder, root, output, afresh, enter)
         host = environment.get("TAKEBACK_HOST", LOOPBACK)
         recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number], host=host)
+    for end in gate:
+        os.close(end)
     return ranks
+
+
+def wait_at(gate: tuple[int, int]) -> None:
+    """In a new rank: wait until all are forked.
+
+    The store's thread, at work for a rank that is there already, holds locks; a fork inherits them, held for ever.
+    """
+    reading, writing = gate
+    os.close(writing)
+    os.read(reading, 1)
+    os.close(reading)
 
 
 def preload() -> None:

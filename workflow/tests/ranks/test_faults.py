@@ -95,9 +95,10 @@ def test_faults_by_the_clock_and_at_random_strike_without_a_point(script, tmp_pa
 def test_a_rank_that_comes_by_after_its_fault_has_struck_goes_on(script, tmp_path):
     """All are told at one instant; those that come to the point later must not stay there for ever."""
     leg = planned("sigterm", {"grace": 20.0}, script=script, world=4, ranks="all")
-    script.write_text(
-        LOOP.replace("probe.restored(0)", "signal.signal(signal.SIGTERM, lambda *_: None); probe.restored(0)")
-    )
+    text = LOOP.replace("probe.restored(0)", "signal.signal(signal.SIGTERM, lambda *_: None)\nprobe.restored(0)")
+    # Each rank comes later than the one before it: the notice reaches the last ones on their way.
+    late = "    time.sleep(0.2 * probe._rank * (step == 4))\n    probe.step("
+    script.write_text(text.replace("    probe.step(", late, 1))
     try:
         assert run(leg, tmp_path).returncode == 0
     finally:
