@@ -67,11 +67,9 @@ def resume_is_due(case: Case) -> Finding:
     silent = set(range(leg.world)) - _receipts(leg).keys()
     late = _late(leg)
     left = left_behind(case)
-    committed, allowed = left.newest, left.rightful
-    told = {event.step for event in leg.events("damaged")}
-    whole = max(left.sure - (left.destroyed & told), default=0)
-    if left.destroyed & told:
-        allowed = allowed | {whole}
+    # Of what the fault destroyed, and the trainer told of: one older is right, the newest that is left.
+    gone = left.destroyed & {event.step for event in leg.events("damaged")}
+    committed, allowed = left.newest, left.rightful | {max(left.sure - gone)}
     columns = {"committed_step": committed, "restored_step": None if silent and case.goes_to_the_end else step}
     if late or (silent and case.goes_to_the_end):
         what = "none from" if silent else "it came after the first step on"
@@ -98,9 +96,9 @@ def resume_is_due(case: Case) -> Finding:
         return Finding("invalid", sentence, columns=columns)
     compared = f"resume receipts of {count(leg.world, 'rank')}: step {step}"
     if step < committed:
-        gone = named("step", {one for one in left.destroyed & told if one > step})
+        lost = named("step", {one for one in gone if one > step})
         remark = (
-            f"the fault had destroyed the checkpoint of {gone}, and the trainer told so: step {step} was the newest"
+            f"the fault had destroyed the checkpoint of {lost}, and the trainer told so: step {step} was the newest"
         )
         return Finding(compared=compared, remark=remark, columns=columns)
     if committed or step:

@@ -171,11 +171,11 @@ def test_a_fallback_that_the_fault_does_not_account_for_is_invalid(steps, told, 
 
 
 def test_a_checkpoint_that_was_written_anew_after_it_was_destroyed_is_due_again():
-    scene = Scene(kill_step=10, then=[{"kill_step": 15}], restored=8)
-    destroyed(scene, 8, told=[8])
-    row = scene.judge()
+    scene = destroyed(Scene(kill_step=10, then=[{"kill_step": 11}], restored=4), 8, told=[8])
+    scene.evidence["life 1"] = scene._killed(scene.cell.lives[1], 11, "step", 4)
+    row = scene.add_event("life 1", "damaged", rank=0, step=8, file="step-8", reason="is torn").judge()
     assert row["verdict"] == "invalid"
-    assert "step 8 was restored although step 12 was committed" in row["diagnosis"]
+    assert "step 4 was restored although step 8 was committed" in row["diagnosis"]
 
 
 def test_a_checkpoint_that_was_never_committed_is_invalid():
