@@ -1,7 +1,7 @@
 """The bench: Takeback beside what people do today and beside the floor, on the same cells, in one run.
 
-    python workflow/bench/run.py             about 10 minutes on 2 quiet cores
-    python workflow/bench/run.py --quick     about 1 minute: fewer cells, one repetition
+    python workflow/bench/run.py             about 12 minutes on 2 quiet cores
+    python workflow/bench/run.py --quick     2 to 3 minutes: fewer cells, one repetition
 
 Each repetition measures all of them in turn. Exit status 1 if a target is unmet.
 """
