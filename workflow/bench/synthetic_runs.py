@@ -145,7 +145,7 @@ def events(leg: Leg, start: int, last: int) -> pa.Table:
     if leg.faults:
         (fault,) = leg.faults
         victims = [{"rank": leg.world - 1, "pid": 200 + leg.world - 1}]
-        more = {"fault": fault["id"], "action": "sigkill", "victims": victims, "ends_by": {"signal": 9}}
+        more = {"fault": fault["id"], "action": "sigkill", "victims": victims, "ends_by": [{"signal": 9}]}
         tell(leg.world - 1, struck - 0.2, "held", fault["step"], fault["point"], fault=fault["id"])
         tell(-1, struck - 0.1, "fault_armed", **more)
         tell(-1, struck, "fault_fired", **more)
