@@ -95,10 +95,16 @@ def test_faults_by_the_clock_and_at_random_strike_without_a_point(script, tmp_pa
 def test_a_rank_that_comes_by_after_its_fault_has_struck_goes_on(script, tmp_path):
     """All are told at one instant; those that come to the point later must not stay there for ever."""
     leg = planned("sigterm", {"grace": 20.0}, script=script, world=4, ranks="all")
-    text = LOOP.replace("probe.restored(0)", "signal.signal(signal.SIGTERM, lambda *_: None)\nprobe.restored(0)")
+    late = """import pathlib
+signal.signal(signal.SIGTERM, lambda *_: None)
+pathlib.Path(f"ready-{probe._rank}").touch()
+while probe._rank == 0 and len(list(pathlib.Path().glob("ready-*"))) < 4:
+    time.sleep(0.01)
+probe.restored(0)"""
+    text = LOOP.replace("probe.restored(0)", late)
     # Each rank comes later than the one before it: the notice reaches the last ones on their way.
-    late = "    time.sleep(0.2 * probe._rank * (step == 4))\n    probe.step("
-    script.write_text(text.replace("    probe.step(", late, 1))
+    delay = "    time.sleep(0.2 * probe._rank * (step == 4))\n    probe.step("
+    script.write_text(text.replace("    probe.step(", delay, 1))
     try:
         assert run(leg, tmp_path).returncode == 0
     finally:
