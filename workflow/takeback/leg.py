@@ -88,6 +88,16 @@ class Leg:
         return "-".join(words)
 
 
+#: Points that no rank comes by: the supervisor knows when.
+ANYWHERE = ("time", "random", "end")
+
+
+def victims_of(fault: Mapping[str, Any], world: int) -> list[int]:
+    """The ranks that a fault strikes in a leg of ``world`` ranks."""
+    named = {"last": [world - 1], "all": list(range(world))}
+    return named[fault["ranks"]] if isinstance(fault["ranks"], str) else fault["ranks"]
+
+
 def faults_slug(faults: Sequence[Mapping[str, Any]]) -> str:
     """Name of all that strikes a leg: ``sigkill``, ``sigkill-all+flip_bit``."""
     return "+".join(fault_slug(fault) for fault in faults)

@@ -16,12 +16,11 @@ import jsonschema
 from takeback import matrix
 from takeback.document import explain, schema
 from takeback.errors import ExperimentError
+from takeback.leg import ANYWHERE
 
 PACKAGE = Path(__file__).parent
-#: Points of no program: the supervisor knows when.
-ANYWHERE = ("time", "random", "end")
 #: Points that are passed before the first step.
-BEFORE_THE_FIRST_STEP = ("start", "load", "time", "random", "end")
+BEFORE_THE_FIRST_STEP = ("start", "load", *ANYWHERE)
 REFERENCE = ["python", "-m", "takeback.trainers.reference", "--checkpoints", "{checkpoints}", "--backend", "{backend}"]
 
 

@@ -8,9 +8,7 @@ from takeback.checkers.case import Case, Event, LegView, kept
 from takeback.checkers.exits import sent
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import named, signal_named
-
-#: Points of no program: the supervisor knows when, and nobody is held there.
-ANYWHERE = ("time", "random", "end")
+from takeback.leg import ANYWHERE, victims_of
 
 
 def struck(case: Case) -> Finding:
@@ -36,7 +34,7 @@ def _struck(leg: LegView) -> Finding:
 
 def _flaw(leg: LegView, fault: dict[str, Any]) -> str:
     never, place = "the fault never struck: ", _place(fault)
-    victims = set() if fault["point"] == "end" else _victims(fault["ranks"], leg.world)
+    victims = set() if fault["point"] == "end" else set(victims_of(fault, leg.world))
     # The first victim that is held stands for all of them: a point may be passed by one rank only.
     held = victims & {event.rank for event in leg.events("held") if _is_planned(event, fault)}
     if not held and fault["point"] not in ANYWHERE:
@@ -72,12 +70,6 @@ def _traceless(leg: LegView, fault: dict[str, Any], victims: set[int], fired: li
 
 def _place(fault: dict[str, Any]) -> str:
     return f"{fault['point']} of step {fault['step']}" if fault["step"] else fault["point"]
-
-
-def _victims(ranks: str | list[int], world: int) -> set[int]:
-    if ranks == "all":
-        return set(range(world))
-    return {world - 1} if ranks == "last" else set(ranks)
 
 
 def _is_planned(held: Event, fault: dict[str, Any]) -> bool:

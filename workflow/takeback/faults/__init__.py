@@ -104,6 +104,14 @@ class Injection:
         for victim in self.victims:
             victim.send(number)
 
+    def stop(self) -> bool:
+        """Stop every victim; whether the kernel says that all of them are."""
+        from takeback.launchers.process import wait_until_stopped  # not in a rank, which has the standard library only
+
+        self.send(signal.SIGSTOP)
+        stopped = [wait_until_stopped(victim.pid) for victim in self.victims]
+        return all(stopped)
+
     def let_go(self) -> None:
         """Let every victim go on."""
         for victim in self.victims:

@@ -16,7 +16,6 @@ from typing import Any
 
 from takeback import storage
 from takeback.faults import Injection
-from takeback.launchers.process import wait_until_stopped
 
 PARAMETERS = {"journal": "idle"}
 CHOICES = {"journal": ["idle", "committed"]}
@@ -33,9 +32,7 @@ def surround(fault: dict[str, Any], folder: Path, world: int) -> AbstractContext
 
 def strike(injection: Injection) -> None:
     """Stop all, copy the disk, kill all. With ``journal: committed`` somebody else's fsync came just before."""
-    injection.send(signal.SIGSTOP)
-    for victim in injection.victims:
-        wait_until_stopped(victim.pid)
+    injection.stop()
     if injection.parameters["journal"] == "committed":
         sync_a_stranger(injection.checkpoints)
     disk = injection.around

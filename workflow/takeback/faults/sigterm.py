@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 
 from takeback.faults import Injection
-from takeback.launchers.process import is_pending, wait_until_stopped
+from takeback.launchers.process import is_pending
 
 PARAMETERS = {"grace": 5.0}  # s
 PROVES = {"sigterm": "pending"}
@@ -18,11 +18,10 @@ ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 0}, {"status": 143}]
 
 def strike(injection: Injection) -> Iterator[float]:
     """Give every victim notice, and kill after ``grace`` seconds those that are still there."""
-    injection.send(signal.SIGSTOP)  # so that the signal is seen before it is delivered: any end may follow from it
-    stopped = [wait_until_stopped(victim.pid) for victim in injection.victims]
+    stopped = injection.stop()  # so that the signal is seen before it is delivered: any end may follow from it
     injection.send(signal.SIGTERM)
     pending = [is_pending(victim.pid, signal.SIGTERM) for victim in injection.victims]
-    injection.seen["sigterm"] = "pending" if all(stopped) and all(pending) else "not sent"
+    injection.seen["sigterm"] = "pending" if stopped and all(pending) else "not sent"
     injection.let_go()
     yield injection.parameters["grace"]
     injection.send(signal.SIGKILL)

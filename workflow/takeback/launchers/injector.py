@@ -13,24 +13,18 @@ from takeback import faults
 from takeback.faults import Injection, Surroundings, Victim
 from takeback.launchers import process
 from takeback.launchers.recorder import Recorder
+from takeback.leg import ANYWHERE, victims_of
 
-BY_THE_SUPERVISOR = ("time", "random", "end")  # points that no rank comes by: the supervisor knows when
 TICK = 0.05  # s between two looks at the records while a fault waits; a rank that stops is seen at once
 SOON = 0.005  # the same while one waits for a step to strike at random: nobody stops there
 START_UP = 0.5  # s within which a run that is struck at a random instant of its start has begun its first step
-
-
-def victims_of(fault: dict[str, Any], world: int) -> list[int]:
-    """The ranks that a fault strikes. Each of them is armed; the first one that is held makes it strike all."""
-    named = {"last": [world - 1], "all": list(range(world))}
-    return named[fault["ranks"]] if isinstance(fault["ranks"], str) else fault["ranks"]
 
 
 def armed(planned: list[dict[str, Any]], rank: int, world: int) -> str:
     """``TAKEBACK_ARMED`` of one rank: the faults for which it must hold itself."""
     waiting = []
     for fault in planned:
-        if fault["point"] not in BY_THE_SUPERVISOR and rank in victims_of(fault, world):
+        if fault["point"] not in ANYWHERE and rank in victims_of(fault, world):
             does = {"acts": fault["kind"], "with": faults.parameters(fault)} if acts(fault) else {}
             waiting.append({"id": fault["id"], "point": fault["point"], "step": fault["step"], **does})
     return json.dumps(waiting)
@@ -75,11 +69,11 @@ class Injector:
         self.waiting = {fault["id"]: fault for fault in planned if fault["point"] != "end"}
         self.random: list[dict[str, Any]] = []
         self.at_end = [fault for fault in planned if fault["point"] == "end"]
-        #: (fault, rank) of all that will hold themselves at a point.
+        #: (fault, rank) of all that will hold themselves at a point; the first of a fault makes it strike all.
         self.armed = {
             (fault["id"], rank)
             for fault in planned
-            if fault["point"] not in BY_THE_SUPERVISOR
+            if fault["point"] not in ANYWHERE
             for rank in victims_of(fault, world)
         }
         #: Strikes to come by the clock: (monotonic s, number, what to do).

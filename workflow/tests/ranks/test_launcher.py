@@ -284,10 +284,12 @@ def test_a_signal_that_comes_while_a_rank_is_forked_is_not_lost(tmp_path):
 def test_a_child_that_stops_is_told_at_once():
     with process_module.told_of_children() as told:
         child = subprocess.Popen([sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
-        assert select.select([told], [], [], 30)[0] == [told]
-        assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
-        child.kill()
-        child.wait()
+        try:
+            assert select.select([told], [], [], 30)[0] == [told]
+            assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+        finally:
+            child.kill()
+            child.wait()
 
 
 @pytest.mark.cold

@@ -120,6 +120,9 @@ parallel.mapped(work, range(2), 2)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as asked:
         ends = [os.pidfd_open(int(asked.stdout.readline())) for _ in range(2)]
         asked.kill()
-    for end in ends:
-        assert select.select([end], [], [], 30)[0], "it waits for a reader that is gone"
+    ended = [bool(select.select([end], [], [], 30)[0]) for end in ends]
+    for end, by_itself in zip(ends, ended, strict=True):
+        if not by_itself:
+            signal.pidfd_send_signal(end, signal.SIGKILL)
         os.close(end)
+    assert all(ended), "it waits for a reader that is gone"
