@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from takeback.trainers.data import Sampler, Text
@@ -14,19 +15,25 @@ from takeback.trainers.model import Transformer
 from takeback.trainers.randomness import Randomness, key, seed_all
 from takeback.trainers.settings import Settings
 from takeback.trainers.state import State
+from takeback.trainers.strategies import Strategy
 
 
-def build(cfg: Settings, rank: int, device: torch.device) -> State:
-    """A fresh state, the same on every rank but for the streams of ``rng: stream``."""
+def build(cfg: Settings, strategy: Strategy) -> State:
+    """A fresh state, the same on every rank but for its share of it and for the streams of ``rng: stream``."""
+    device = strategy.device
     seed_all(key(cfg.seed, "weights"), torch.device("cpu"))
     shape = {name: getattr(cfg, name) for name in ("width", "layers", "heads", "context", "dropout")}
     model = Transformer(**shape).to(device)
     average = copy.deepcopy(model).requires_grad_(False).eval()
+    for module in (model, average):
+        strategy.spread(module)
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=cfg.learning_rate,
+        # One parameter at a time. The fused kernel rounds the last elements of a shard otherwise than the same elements
+        # inside a whole tensor (torch 2.13, CPU: seen on 3 ranks).
         foreach=False,
     )
     for parameter in model.parameters():  # from the start, so that every state has the same names
@@ -37,7 +44,7 @@ def build(cfg: Settings, rank: int, device: torch.device) -> State:
         }
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: rate(done, cfg))
     sampler = Sampler(cfg.samples, cfg.batch, cfg.shards, cfg.seed)
-    return State(model, average, optimizer, schedule, sampler, Randomness(cfg.rng, cfg.seed, rank, device))
+    return State(model, average, optimizer, schedule, sampler, Randomness(cfg.rng, cfg.seed, dist.get_rank(strategy.data), device))
 
 
 def rate(done: int, cfg: Settings) -> float:
@@ -60,6 +67,8 @@ def facts(cfg: Settings, model: nn.Module, text: Text) -> dict[str, Any]:
         },
         "parameters": sum(parameter.numel() for parameter in parameters.values()),
         "seed": cfg.seed,
+        "strategy": cfg.strategy,
+        "format": cfg.format,
         "reduction": cfg.reduction,
         "rng": cfg.rng,
         "loader": cfg.loader,

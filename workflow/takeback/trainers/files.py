@@ -58,13 +58,18 @@ def write(
             target.unlink(missing_ok=True)
         raise
     if sync_folder:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
         clock("fsync_folder")
     return {part: seconds for part, seconds in clock.took.items() if part != "point"}
+
+
+def sync(path: Path) -> None:
+    """Bring what was written to a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Clock:

@@ -16,7 +16,7 @@ class Block(nn.Module):
 
     def __init__(self, width: int, heads: int, context: int, dropout: float) -> None:
         super().__init__()
-        self.heads = heads
+        self.size = width // heads
         self.attention_norm = nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -28,13 +28,14 @@ class Block(nn.Module):
         self.register_buffer("mask", future, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        size = width // self.heads
-        qkv = self.qkv(self.attention_norm(x)).view(batch, length, 3, self.heads, size)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).reshape(3, batch * self.heads, length, size)
-        scores = torch.baddbmm(self.mask[:length, :length], q, k.transpose(1, 2), alpha=size**-0.5)
-        mixed = torch.bmm(scores.softmax(-1), v).view(batch, self.heads, length, size).transpose(1, 2)
-        x = x + self.dropout(self.out(mixed.reshape(batch, length, width)))
+        batch, length, _ = x.shape
+        # Heads outermost, and as many as this rank has: a rank that holds some of the columns holds whole heads.
+        qkv = self.qkv(self.attention_norm(x)).view(batch, length, -1, 3, self.size)
+        heads = qkv.shape[2]
+        q, k, v = qkv.permute(3, 0, 2, 1, 4).reshape(3, batch * heads, length, self.size)
+        scores = torch.baddbmm(self.mask[:length, :length], q, k.transpose(1, 2), alpha=self.size**-0.5)
+        mixed = torch.bmm(scores.softmax(-1), v).view(batch, heads, length, self.size).transpose(1, 2)
+        x = x + self.dropout(self.out(mixed.reshape(batch, length, heads * self.size)))
         return x + self.dropout(self.down(nn.functional.relu(self.up(self.mlp_norm(x)))))
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch.distributed as dist
 
 from takeback import probe
-from takeback.trainers.checkpoint import CheckpointError, Checkpoints, read
+from takeback.trainers.checkpoints import CheckpointError, Checkpoints
+from takeback.trainers.checkpoints.file import read
 from takeback.trainers.settings import Settings
 from takeback.trainers.state import State
 
@@ -27,7 +28,7 @@ def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group
     """
     rank, snapshot = dist.get_rank(group), state.snapshot(group)
     if rank == 0:
-        checkpoints.write(state.step, snapshot)
+        checkpoints.format.write(state.step, snapshot)
     if cfg.reload in ("after", "both"):
         dist.barrier(group)
     if rank != 0:
@@ -39,6 +40,7 @@ def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group
         dist.barrier(group)
     if rank == 0 and cfg.prune == "yes":
         path.unlink()
+    probe.saved(state.step, state=state.collect() if probe.active() else None)
 
 
 def newest(folder: Path, how: str) -> str:

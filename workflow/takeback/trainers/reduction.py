@@ -3,21 +3,24 @@
 Floating-point addition does not associate, so the order of the sum is part of the result.
 ``fixed-order`` adds V leaves (one a virtual shard) in ONE tree whatever the number of ranks:
 with V = odd * 2**k, each of 2**k groups adds its ``odd`` leaves left to right, and the groups
-are added pairwise. A rank holds consecutive shards, hence whole subtrees where the world is a
-power of two that divides 2**k: it sums them, and recursive doubling does the upper levels
+are added pairwise. A rank holds consecutive leaves. Where the world is a power of two that divides
+2**k, these are one whole subtree: it sums them, and recursive doubling does the upper levels
 (Thakur, Rabenseifner, Gropp, "Optimization of collective communication operations in MPICH",
-2005). At other world sizes the leaves are gathered and each rank adds the whole tree.
+2005). Elsewhere a rank sums the few whole subtrees that it holds, each rank adds one slice of what
+all have (:func:`fixed_order_slice`), and the slices are gathered. Sharded parameters want their slice only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-Reduce = Callable[[Sequence[Tensor], "dist.ProcessGroup", Callable[[], None]], Tensor]
+Inside = Callable[[], None]
+Reduce = Callable[[Sequence[Tensor], "dist.ProcessGroup", Inside], Tensor]
+Node = tuple[int, int]  # the leaves from the first number up to the second
 
 
 def _nothing() -> None:
@@ -36,13 +39,33 @@ def odd_part(count: int) -> int:
 
 def tree(leaves: Sequence[Tensor], odd: int) -> Tensor:
     """Sum ``odd * 2**k`` leaves: groups of ``odd`` left to right, then pairwise."""
-    sums = [_left_to_right(leaves[first : first + odd]) for first in range(0, len(leaves), odd)]
-    while len(sums) > 1:
-        sums = [left + right for left, right in zip(sums[::2], sums[1::2], strict=True)]
-    return sums[0]
+    return _add((0, len(leaves)), odd, {(number, number + 1): leaf for number, leaf in enumerate(leaves)})
 
 
-def fixed_order(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Callable[[], None] = _nothing) -> Tensor:
+def _add(node: Node, odd: int, known: Mapping[Node, Tensor]) -> Tensor:
+    """The sum of the leaves under ``node``, from the sums that are known."""
+    if node in known:
+        return known[node]
+    left, right = _children(node, odd)
+    return _add(left, odd, known) + _add(right, odd, known)
+
+
+def _children(node: Node, odd: int) -> tuple[Node, Node]:
+    first, last = node
+    middle = (first + last) // 2 if last - first > odd else last - 1
+    return (first, middle), (middle, last)
+
+
+def subtrees(node: Node, odd: int, held: Node) -> list[Node]:
+    """The fewest nodes under ``node`` whose leaves are all among those ``held``, in order."""
+    if held[0] <= node[0] and node[1] <= held[1]:
+        return [node]
+    if held[1] <= node[0] or node[1] <= held[0]:
+        return []
+    return [found for child in _children(node, odd) for found in subtrees(child, odd, held)]
+
+
+def fixed_order(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Inside = _nothing) -> Tensor:
     """Sum this rank's ``leaves`` (V / world of them) and all others', in the order of the one tree.
 
     ``inside`` is called once while the first exchange is under way.
@@ -52,31 +75,53 @@ def fixed_order(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Call
     odd = odd_part(shards)
     if world & (world - 1) == 0 and (shards // odd) % world == 0:
         return _recursive_doubling(tree(leaves, odd), group, inside)
-    mine = torch.stack(list(leaves))
-    gathered = [torch.empty_like(mine) for _ in range(world)]
-    request = dist.all_gather(gathered, mine, group=group, async_op=True)
+    size = leaves[0].numel()
+    width = -(-size // world)
+    padded = [torch.nn.functional.pad(leaf, (0, width * world - size)).view(world, width) for leaf in leaves]
+    mine = fixed_order_slice(padded, group, inside)
+    whole = mine.new_empty(width * world)
+    dist.all_gather_single(whole, mine, group=group)
+    return whole[:size]
+
+
+def fixed_order_slice(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Inside = _nothing) -> Tensor:
+    """One slice of the sum that :func:`fixed_order` gives: slice ``rank % S``.
+
+    Args:
+        leaves: this rank's V / world leaves, each of S slices: S x size of a slice.
+    """
+    rank, world = dist.get_rank(group), dist.get_world_size(group)
+    each, slices, width = len(leaves), *leaves[0].shape
+    root, odd = (0, each * world), odd_part(each * world)
+    held = [subtrees(root, odd, (other * each, (other + 1) * each)) for other in range(world)]
+    mine = {(number, number + 1): leaf for number, leaf in enumerate(leaves, start=rank * each)}
+    sums = torch.stack([_add(node, odd, mine) for node in held[rank]])
+    if world == 1:
+        inside()
+        return sums[0, 0]
+    give = sums[:, [other % slices for other in range(world)]].transpose(0, 1).contiguous()
+    take = sums.new_empty(sum(map(len, held)), width)
+    lengths = [len(nodes) * width for nodes in held]
+    request = dist.all_to_all_single(
+        take.view(-1), give.view(-1), lengths, [lengths[rank]] * world, group=group, async_op=True
+    )
     inside()
     request.wait()
-    return tree([leaf for part in gathered for leaf in part], odd)
+    return _add(root, odd, dict(zip((node for nodes in held for node in nodes), take, strict=True)))
 
 
-def allreduce(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Callable[[], None] = _nothing) -> Tensor:
+def allreduce(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Inside = _nothing) -> Tensor:
     """Sum this rank's leaves left to right, then by the backend's all-reduce, in its own order."""
-    total = _left_to_right(leaves).clone()
+    total = leaves[0].clone()
+    for leaf in leaves[1:]:
+        total = total + leaf
     request = dist.all_reduce(total, group=group, async_op=True)
     inside()
     request.wait()
     return total
 
 
-def _left_to_right(leaves: Sequence[Tensor]) -> Tensor:
-    total = leaves[0]
-    for leaf in leaves[1:]:
-        total = total + leaf
-    return total
-
-
-def _recursive_doubling(total: Tensor, group: dist.ProcessGroup, inside: Callable[[], None]) -> Tensor:
+def _recursive_doubling(total: Tensor, group: dist.ProcessGroup, inside: Inside) -> Tensor:
     # Addition commutes bit for bit: lower + upper on one rank is upper + lower on its partner.
     rank, distance = dist.get_rank(group), 1
     if dist.get_world_size(group) == 1:

@@ -24,13 +24,15 @@ import torch.distributed as dist
 from torch.nn import functional
 
 from takeback import backends, probe
-from takeback.trainers import data, reduction, settings, topology
+from takeback.trainers import data, settings, strategies, topology
 from takeback.trainers.build import build, facts
-from takeback.trainers.checkpoint import CheckpointError, Checkpoints
+from takeback.trainers.checkpoints import CheckpointError, Checkpoints
 from takeback.trainers.notice import STATUS, Notice
 from takeback.trainers.race import save_and_reload
 from takeback.trainers.settings import Settings
-from takeback.trainers.state import State, forget
+from takeback.trainers.state import State
+from takeback.trainers.strategies import Strategy, local
+from takeback.trainers.strategies.whole import whole
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -65,28 +67,29 @@ def main(argv: list[str] | None = None) -> int:
 def run(cfg: Settings, bridge: dict[str, Any], device: torch.device) -> int:
     """Restore, agree, then train each phase on its ranks: one phase, or two with a handover. Returns an exit status."""
     notice = Notice(cfg.notice)
-    rank, phases = dist.get_rank(), cfg.phases(dist.get_world_size())
-    groups = [topology.first_ranks(ranks, cfg.timeout) for ranks, _ in phases]
+    phases = cfg.phases(dist.get_world_size())
+    shares = [strategies.of(cfg, name, ranks, device) for ranks, _, name in phases]
     held_out = cfg.shards * cfg.batch
     text = data.read_text((cfg.samples + held_out) * cfg.context + 1)
-    state = build(cfg, rank, device)
+    windows = data.Windows(text, cfg.context)
     shape = {name: getattr(cfg, name) for name in ["width", "layers", "heads", "context", "samples", "shards", "batch"]}
     checkpoints = Checkpoints(cfg, {**shape, "text": text.sha256})
-    probe.describe(**facts(cfg, state.model, text), bridge=bridge)
-    restore(cfg, state, checkpoints, device)
+    state = build(cfg, shares[0]) if shares[0].takes_part else None
+    probe.describe(**(facts(cfg, state.model, text) if state else {}), bridge=bridge)
+    restore(cfg, state, checkpoints, shares[0])
 
-    for number, ((ranks, last_step), group) in enumerate(zip(phases, groups, strict=True)):
+    for number, (share, (ranks, last_step, _)) in enumerate(zip(shares, phases, strict=True)):
         if number > 0:
-            snapshot = state.snapshot(groups[number - 1]) if rank < phases[number - 1][0] else None
-            snapshot = topology.hand_over(snapshot)
-            if rank < ranks:
-                state.restore(snapshot, rank)
-                probe.record("note", step=state.step, text=f"handed over to {ranks} ranks")
-        windows = data.Windows(text, cfg.context)
-        if rank < ranks and not train(cfg, state, windows, checkpoints, group, device, notice, last_step):
+            snapshot = topology.hand_over(state.snapshot(shares[number - 1].group) if state else None)
+            state = build(cfg, share) if share.takes_part else None
+            if state:
+                state.restore(snapshot, dist.get_rank(share.data))
+                probe.record("note", step=state.step, text=f"handed over to {ranks} ranks, {share.name}")
+        if state and not train(cfg, state, windows, checkpoints, share, notice, last_step):
             return STATUS
+    checkpoints.wait()
     dist.barrier()
-    if rank < phases[-1][0]:
+    if state:
         probe.finished(state.step, state=state.collect() if probe.active() else None)
     return 0
 
@@ -96,42 +99,40 @@ def train(
     state: State,
     windows: data.Windows,
     checkpoints: Checkpoints,
-    group: dist.ProcessGroup,
-    device: torch.device,
+    share: Strategy,
     notice: Notice,
     last_step: int,
 ) -> bool:
-    """The loop: global steps up to ``last_step`` on the ranks of ``group``; False if it left before, on notice."""
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
-    each = cfg.shards // world
-    shards = range(rank * each, (rank + 1) * each)
+    """The loop: global steps up to ``last_step`` on the ranks of ``share``; False if it left before, on notice."""
+    each = cfg.shards // dist.get_world_size(share.data)
+    first = dist.get_rank(share.data) * each
+    shards = range(first, first + each)
     parameters = list(state.model.parameters())
-    reduce = reduction.REDUCTIONS[cfg.reduction]
     plan = state.sampler.plan(shards, last_step - state.step)
     batches = data.batches(cfg.loader, windows, plan)
 
     while state.step < last_step:
         step, epoch = state.step + 1, state.sampler.epoch
         probe.point("step_begin", step)
-        leaves, consumed = [], []
+        consumed = []
         for shard in shards:
             ids, window = next(batches)
             state.rng.enter(step, shard)
-            inputs, _ = data.tensors(data.corrupt(window), device)
-            _, targets = data.tensors(window, device)
+            inputs, _ = data.tensors(data.corrupt(window), share.device)
+            _, targets = data.tensors(window, share.device)
             probe.point("forward", step)
             loss = functional.cross_entropy(state.model(inputs).flatten(0, 1), targets.flatten())
             probe.point("backward", step)
-            leaves.append(reduction.flatten(torch.autograd.grad(loss, parameters), loss))
+            share.add(state.model, loss)
             consumed += ids
 
         probe.point("allreduce", step)
-        mean = reduce(leaves, group, partial(probe.point, "allreduce.in", step)) / cfg.shards
-        gradient, loss = mean[:-1], mean[-1]
-        norm = torch.linalg.vector_norm(gradient)  # one buffer, the same on every rank: one order
-        gradient *= (cfg.clip / (norm + 1e-6)).clamp(max=1.0)
-        for parameter, part in zip(parameters, gradient.split([p.numel() for p in parameters]), strict=True):
-            parameter.grad = part.view_as(parameter)
+        loss = share.mean(state.model, partial(probe.point, "allreduce.in", step))
+        gradients = [parameter.grad for parameter in parameters]
+        # One buffer, the same on every rank: one order.
+        norm = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in whole(gradients)]))
+        for gradient in gradients:
+            local(gradient).mul_((cfg.clip / (norm + 1e-6)).clamp(max=1.0))
 
         probe.point("optimizer", step)
         lr = state.schedule.get_last_lr()[0]
@@ -145,7 +146,7 @@ def train(
             step,
             loss,
             epoch=epoch,
-            samples=consumed,
+            samples=consumed if share.tells_samples else (),
             micro_batches=each,
             lr=lr,
             grad_norm=norm,
@@ -153,36 +154,38 @@ def train(
         )
 
         if step % cfg.evaluate_every == 0:
-            evaluate(cfg, state, windows, device)
-        leaves = notice.leaves(group, device)
+            evaluate(cfg, state, windows, share.device)
+        leaves = notice.leaves(share.group, share.device)
         if leaves or step % cfg.save_every == 0:
             if cfg.reload == "never":
-                checkpoints.save(step, state.snapshot(group), group)
+                checkpoints.save(state, share.group)
             else:
-                save_and_reload(cfg, state, checkpoints, group)
-            probe.saved(step, state=state.collect() if probe.active() else None)
-        if rank == 0 and not probe.active():
+                save_and_reload(cfg, state, checkpoints, share.group)
+        if leaves:
+            checkpoints.wait()
+        if dist.get_rank() == 0 and not probe.active():
             print(f"step {step} epoch {epoch} loss {loss:.6f} lr {lr:.2e} norm {norm:.4f}")
         if leaves:
             return False
     return True
 
 
-def restore(cfg: Settings, state: State, checkpoints: Checkpoints, device: torch.device) -> None:
-    """Bring back the newest checkpoint if there is one, and go on only if all ranks have the same."""
-    rank, problem = dist.get_rank(), None
+def restore(cfg: Settings, state: State | None, checkpoints: Checkpoints, share: Strategy) -> None:
+    """Bring back the newest checkpoint if there is one, and go on only if all ranks of the first phase have the same."""
+    if state is None:
+        probe.restored(0, epoch=0)
+        return
+    problem = None
     try:
-        snapshot = forget(cfg.forget, checkpoints.load(stale=rank == cfg.stale), state)
-        if snapshot is not None:
-            state.restore(snapshot, rank)
+        checkpoints.restore(state, share, stale=dist.get_rank() == cfg.stale)
     except CheckpointError as error:
         problem = error
     restored = state.step if problem is None else topology.COULD_NOT_LOAD
     try:
         if cfg.agreement == "check":
-            topology.check_agreement(restored, state.sampler.epoch, state.digest(), dist.group.WORLD)
+            topology.check_agreement(restored, state.sampler.epoch, state.digest(), share.group)
         else:
-            topology.add_up(restored, device)
+            topology.add_up(restored, share.device)
     finally:
         if problem is not None:
             raise problem
@@ -195,7 +198,7 @@ def restore(cfg: Settings, state: State, checkpoints: Checkpoints, device: torch
 def update_average(state: State, decay: float) -> None:
     """Exponential moving average of the weights."""
     for mean, parameter in zip(state.average.parameters(), state.model.parameters(), strict=True):
-        mean.lerp_(parameter, 1 - decay)
+        local(mean).lerp_(local(parameter), 1 - decay)
 
 
 @torch.no_grad()

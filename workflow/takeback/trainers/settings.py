@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from takeback import backends
+from takeback.trainers import mesh
 
 
 class SettingsError(ValueError):
@@ -49,6 +50,10 @@ class Settings:
     seed: int = 1234
     timeout: float = 0.0
     survivors: str = _choice("exit", "reinit")
+    strategy: str = _choice(*mesh.STRATEGIES)
+    shard_ranks: int = 2
+    tensor_ranks: int = 2
+    format: str = _choice("file", "dcp", "dcp-async")
     loader: str = _choice("inline", "workers")
     reduction: str = _choice("fixed-order", "allreduce")
     rng: str = _choice("keyed", "stream")
@@ -70,12 +75,12 @@ class Settings:
     def steps_an_epoch(self) -> int:
         return self.samples // (self.shards * self.batch)
 
-    def phases(self, world: int) -> list[tuple[int, int]]:
-        """(ranks, last step) of each stretch of the run: two with a handover, else one."""
+    def phases(self, world: int) -> list[tuple[int, int, str]]:
+        """(ranks, last step, strategy) of each stretch of the run: two with a handover, else one."""
         if not self.handover:
-            return [(world, self.steps)]
-        first, step, second = map(int, self.handover.split(":"))
-        return [(first, step), (second, self.steps)]
+            return [(world, self.steps, self.strategy)]
+        first, step, second, *other = self.handover.split(":")
+        return [(int(first), int(step), self.strategy), (int(second), self.steps, *(other or [self.strategy]))]
 
 
 _POSITIVE = [
@@ -90,6 +95,8 @@ _POSITIVE = [
     "width",
     "layers",
     "heads",
+    "shard_ranks",
+    "tensor_ranks",
 ]
 
 
@@ -114,16 +121,26 @@ def check(settings: Settings, world: int) -> None:
         raise SettingsError(f"--samples: {settings.samples} is less than one step of shards x batch = {need}")
     if settings.handover:
         _check_handover(settings, world)
-    for ranks, _ in settings.phases(world):
-        if settings.shards % ranks:
-            raise SettingsError(f"--shards: {settings.shards} can't be dealt evenly to {ranks} ranks")
+    for ranks, _, strategy in settings.phases(world):
+        try:
+            dimensions = mesh.dimensions(strategy, ranks, settings.shard_ranks, settings.tensor_ranks)
+        except ValueError as error:
+            raise SettingsError(f"--strategy: {error}") from None
+        if settings.shards % mesh.data_ranks(dimensions):
+            raise SettingsError(f"--shards: {settings.shards} can't be dealt evenly to {mesh.data_ranks(dimensions)} ranks")
+        if settings.heads % dimensions.get("tensor", 1):
+            raise SettingsError(f"--heads: {settings.heads} can't be dealt evenly to {dimensions['tensor']} ranks")
+    if settings.timeout and settings.strategy not in ("ddp", "single"):
+        raise SettingsError(f"--timeout: not with strategy {settings.strategy}, whose groups have the library's own")
 
 
 def _check_handover(settings: Settings, world: int) -> None:
     try:
-        first, step, second = map(int, settings.handover.split(":"))
+        first, step, second = map(int, settings.handover.split(":")[:3])
     except ValueError:
         raise SettingsError(f"--handover: {settings.handover!r} is not ranks:step:ranks, as in 4:8:2") from None
+    if settings.phases(world)[1][2] not in mesh.STRATEGIES:
+        raise SettingsError(f"--handover: {settings.phases(world)[1][2]!r} is no strategy; one of: {', '.join(mesh.STRATEGIES)}")
     if min(first, second) < 1 or not 0 < step < settings.steps:
         raise SettingsError(f"--handover: needs ranks of at least 1 and a step from 1 to {settings.steps - 1}")
     if max(first, second) != world:

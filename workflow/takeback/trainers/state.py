@@ -10,11 +10,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 
 from takeback import probe
 from takeback.trainers import randomness
 from takeback.trainers.data import Sampler
 from takeback.trainers.randomness import Randomness
+from takeback.trainers.strategies.whole import whole_values
 
 
 @dataclass
@@ -31,7 +39,10 @@ class State:
     step: int = 0
 
     def collect(self) -> dict[str, Any]:
-        """Live values of this rank, nested, in a fixed order; tensors are not copied."""
+        """Live values of this rank, nested, in a fixed order; tensors are not copied, but made whole if sharded.
+
+        A collective where parameters are sharded.
+        """
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         slots = self.optimizer.state
         moments = {
@@ -39,48 +50,68 @@ class State:
             for slot in ("exp_avg", "exp_avg_sq", "step")
         }
         groups = [{k: v for k, v in group.items() if k != "params"} for group in self.optimizer.param_groups]
+        return whole_values(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": {**moments, "group": groups},
+                "schedule": self.schedule.state_dict(),
+                "ema": self.average.state_dict(),
+                "sampler": {"epoch": self.sampler.epoch, "position": self.sampler.position},
+                "rng": randomness.snapshot(self.rng.device),
+                "best": dict(self.best),
+                "step": self.step,
+            }
+        )
+
+    def snapshot(self, group: dist.ProcessGroup | None, whole: bool = True) -> dict[str, Any]:
+        """The state of the whole group, by fully qualified names and under no strategy's own.
+
+        A collective where parameters are sharded, or random streams are each rank's own: ``rng`` lists those of
+        all ranks of ``group``. Keyed streams are equal, and one stands for all.
+
+        Args:
+            group: None: of streams this rank's alone, and no collective where tensors are not made whole.
+            whole: tensors whole and on the CPU, on rank 0 alone (elsewhere none need be); else each rank's parts.
+        """
+        options = StateDictOptions(full_state_dict=whole, cpu_offload=whole)
+        model, optimizer = get_state_dict(self.model, self.optimizer, options=options)
+        own = randomness.snapshot(self.rng.device)
+        streams: list[Any] = [own]
+        if not self.rng.keyed and group is not None:
+            streams = [None] * dist.get_world_size(group)
+            dist.all_gather_object(streams, own, group=group)
         return {
-            "model": self.model.state_dict(),
-            "optimizer": {**moments, "group": groups},
+            "model": model,
+            "optimizer": optimizer,
             "schedule": self.schedule.state_dict(),
-            "ema": self.average.state_dict(),
+            "ema": get_model_state_dict(self.average, options=options),
             "sampler": {"epoch": self.sampler.epoch, "position": self.sampler.position},
-            "rng": randomness.snapshot(self.rng.device),
+            "rng": streams,
             "best": dict(self.best),
             "step": self.step,
         }
 
-    def snapshot(self, group: dist.ProcessGroup) -> dict[str, Any]:
-        """The state of the whole group: as :meth:`collect`, but ``rng`` lists the streams of all ranks.
-
-        A collective where the ranks' streams differ. Keyed streams are equal, and one stands for all.
-        """
-        state = self.collect()
-        streams: list[Any] = [state["rng"]]
-        if not self.rng.keyed:
-            streams = [None] * dist.get_world_size(group)
-            dist.all_gather_object(streams, state["rng"], group=group)
-        return {**state, "rng": streams}
-
-    @torch.no_grad()
-    def restore(self, snapshot: dict[str, Any], rank: int) -> None:
-        """Put a :meth:`snapshot` in place; a rank that it has no streams for keeps its own."""
-        self.model.load_state_dict(snapshot["model"])
-        self.average.load_state_dict(snapshot["ema"])
-        for name, parameter in self.model.named_parameters():
-            for slot, value in self.optimizer.state[parameter].items():
-                value.copy_(snapshot["optimizer"][slot][name])
-        for group, saved in zip(self.optimizer.param_groups, snapshot["optimizer"]["group"], strict=True):
-            group.update(saved)
-        self.schedule.load_state_dict(snapshot["schedule"])
+    def restore(self, snapshot: dict[str, Any], rank: int, whole: bool = True) -> None:
+        """Put a :meth:`snapshot` in place; a part that is missing stays as it is, as do streams of a ``rank`` without."""
+        options = StateDictOptions(full_state_dict=whole)
+        if "model" in snapshot:
+            set_model_state_dict(self.model, snapshot["model"], options=options)
+        if "ema" in snapshot:
+            set_model_state_dict(self.average, snapshot["ema"], options=options)
+        if "optimizer" in snapshot:
+            set_optimizer_state_dict(self.model, self.optimizer, snapshot["optimizer"], options=options)
+        if "schedule" in snapshot:
+            self.schedule.load_state_dict(snapshot["schedule"])
         for group, rate in zip(self.optimizer.param_groups, self.schedule.get_last_lr(), strict=True):
             group["lr"] = rate  # the schedule owns the learning rate
-        self.sampler.epoch = snapshot["sampler"]["epoch"]
-        self.sampler.position = snapshot["sampler"]["position"]
+        if "sampler" in snapshot:
+            self.sampler.epoch = snapshot["sampler"]["epoch"]
+            self.sampler.position = snapshot["sampler"]["position"]
         own = 0 if self.rng.keyed else rank
-        if own < len(snapshot["rng"]):
+        if own < len(snapshot.get("rng", [])):
             randomness.restore(snapshot["rng"][own], self.rng.device)
-        self.best = dict(snapshot["best"])
+        if "best" in snapshot:
+            self.best = dict(snapshot["best"])
         self.step = snapshot["step"]
 
     def digest(self) -> int:
@@ -95,14 +126,11 @@ class State:
         return int.from_bytes(digest.digest()[:8], "big") >> 1
 
 
-def forget(part: str, snapshot: dict[str, Any] | None, fresh: State) -> dict[str, Any] | None:
-    """The planted bugs: ``part`` of what was saved is lost and keeps its value of a fresh start.
+def forget(part: str, snapshot: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The planted bugs: ``part`` of what was saved is lost, and stays as it is at a fresh start.
 
     ``checkpoint`` loses all of it, in silence.
     """
     if part == "none" or snapshot is None:
         return snapshot
-    if part == "checkpoint":
-        return None
-    without_streams = {**fresh.collect(), "rng": []}
-    return {**snapshot, part: without_streams[part]}
+    return None if part == "checkpoint" else {name: value for name, value in snapshot.items() if name != part}

@@ -1,0 +1,220 @@
+"""Whole-state checkpoints that a kill at any instruction leaves whole or absent, in one of several formats.
+
+``step-00000008.pt`` is one file (:mod:`.file`), ``step-00000008.dcp`` a directory with files of each rank
+(:mod:`.dcp`, and :mod:`.dcp_async` in the background). What each format must do: write so that an incomplete
+checkpoint can't be taken for a complete one, and refuse on load what is not what was written. What is common
+to all is here: ``latest`` holds the name of the newest complete one, and is written last; old ones are retired.
+A load takes the format from the name, so that what one wrote is read under every other.
+
+With ``damaged: fallback`` a load tells what it found damaged, and goes on from the newest checkpoint that is whole.
+
+Points for faults: ``save.begin`` on every rank, ``save.write`` (in the middle of the bytes) and ``save.written``
+(they are on disk) on each rank that writes; on rank 0 ``save.commit`` (the checkpoint is complete, and ``latest``
+still names the one before), ``save.pointer`` (``latest`` names it), ``save.retire`` (an old one has been removed,
+others have not). ``load`` on every rank, before the pointer is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shutil
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from takeback import probe
+from takeback.trainers import files
+from takeback.trainers.settings import Settings
+from takeback.trainers.state import State, forget
+from takeback.trainers.strategies import Strategy
+
+#: What is in ``run`` under "format": a checkpoint that says more is of a newer trainer.
+VERSION = 1
+_POINTER = "latest"
+_NAME = re.compile(r"step-(\d+)\.(pt|dcp)")
+_MODULES = {"pt": "file", "dcp": "dcp"}
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint that can't be read or written: one line with the file and what is wrong."""
+
+
+class Format(ABC):
+    """How the checkpoint of one step is written and read."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self.checkpoints, self.cfg, self.folder = checkpoints, checkpoints.cfg, checkpoints.folder
+
+    @abstractmethod
+    def save(self, step: int, state: State, group: dist.ProcessGroup) -> None:
+        """Write the checkpoint of ``step``; a collective of ``group``.
+
+        Raises:
+            CheckpointError: on every rank, where any could not write it. What was there before stays.
+        """
+
+    def wait(self) -> None:
+        """Return when what was begun is complete: at once, but for a format that writes in the background.
+
+        Raises:
+            CheckpointError: on every rank, if it could not be written.
+        """
+
+    @abstractmethod
+    def load(self, path: Path, state: State) -> tuple[dict[str, Any], dict[str, Any], bool]:
+        """What was saved: ``run``, the snapshot, and whether its tensors are whole or this rank's parts.
+
+        No collective: each rank reads for itself. ``state`` stays what it is; it says which parts this rank holds.
+
+        Raises:
+            CheckpointError: it is not there, or not what was written.
+        """
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Args:
+        cfg: ``checkpoints`` (folder, made if it is not there), ``format``, ``keep`` (how many; the one that was
+            restored from and the one that ``latest`` names are kept besides), ``write``, ``verify``, ``damaged``.
+        run: what a checkpoint must have been made with to be of use here, by name.
+    """
+
+    def __init__(self, cfg: Settings, run: dict[str, Any]) -> None:
+        self.cfg, self.folder, self.run = cfg, Path(cfg.checkpoints), {**run, "format": VERSION}
+        self.in_use: str | None = None
+        self.format = self._module(cfg.format.replace("-", "_"))
+
+    def _module(self, name: str) -> Format:
+        return importlib.import_module(f"takeback.trainers.checkpoints.{name}").Format(self)
+
+    def save(self, state: State, group: dist.ProcessGroup) -> None:
+        """Write the state as it is now; when it is complete, ``saved`` is told.
+
+        Raises:
+            CheckpointError: on every rank, where any could not write it, or the one before in the background.
+        """
+        if probe.active():
+            probe.digest("saved", state.step, state.collect())
+        self.format.save(state.step, state, group)
+
+    def wait(self) -> None:
+        """See :meth:`Format.wait`."""
+        self.format.wait()
+
+    def restore(self, state: State, share: Strategy, stale: bool = False) -> None:
+        """Put the newest complete checkpoint in place, if there is one; if ``stale``, the one before it.
+
+        Raises:
+            CheckpointError: it is missing, torn, altered or of another run; or, with ``damaged: fallback``, all are.
+        """
+        found = self._newest(state, stale)
+        if found is not None:
+            saved, whole = found
+            parts = forget(self.cfg.forget, saved)
+            if parts is not None:
+                state.restore(parts, dist.get_rank(share.data), whole)
+
+    def _newest(self, state: State, stale: bool) -> tuple[dict[str, Any], bool] | None:
+        probe.point("load")
+        there = sorted(self._complete(), reverse=True)
+        damaged: list[str] = []
+        try:
+            name = self._named(there)
+            if name is None:
+                return None
+            if stale:
+                name = next((other for other in there if other < name), name)
+            candidates = [name, *(other for other in there if other != name)]
+        except CheckpointError as error:
+            self._tell(_POINTER, error, damaged)
+            candidates = there
+        for name in candidates:
+            reader = self._module(_MODULES[_NAME.fullmatch(name)[2]])
+            try:
+                run, saved, whole = reader.load(self.folder / name, state)
+            except CheckpointError as error:
+                self._tell(name, error, damaged)
+            else:
+                self._check_run(name, run)
+                self.in_use = name
+                return saved, whole
+        raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged)}")
+
+    def _complete(self) -> list[str]:
+        """Names of those that could be complete: a directory without its manifest is not."""
+        found = [path for path in self.folder.glob("step-*") if _NAME.fullmatch(path.name)]
+        return [path.name for path in found if path.suffix != ".dcp" or (path / "manifest.json").exists()]
+
+    def _named(self, there: list[str]) -> str | None:
+        """The name in ``latest``; None where nothing has been saved yet.
+
+        Raises:
+            CheckpointError: it can't be what the last save wrote.
+        """
+        pointer = self.folder / _POINTER
+        try:
+            name = pointer.read_bytes().decode(errors="replace").strip()
+        except FileNotFoundError:
+            name = ""
+        except OSError as error:
+            raise CheckpointError(f"{pointer}: can't be read: {error.strerror}") from None
+        # A save that was killed before its pointer leaves one file that is newer, and never two.
+        newer = [file for file in there if file > name]
+        if not name and len(newer) < 2 and not pointer.exists():
+            return None
+        if name and not _NAME.fullmatch(name):
+            raise CheckpointError(f"{pointer}: is damaged: {name!r} is no name of a checkpoint")
+        if not name or len(newer) > 1:
+            what = f"names {name}" if name else "names nothing"
+            raise CheckpointError(f"{pointer}: is damaged: it {what}, and {len(newer)} newer checkpoints are there")
+        return name
+
+    def _tell(self, name: str, error: CheckpointError, damaged: list[str]) -> None:
+        """Tell what is damaged, and go on where one may."""
+        if self.cfg.damaged == "refuse":
+            raise error
+        found = _NAME.fullmatch(name)
+        probe.record("damaged", step=int(found[1]) if found else None, file=name, reason=str(error))
+        damaged.append(str(error))
+
+    def _check_run(self, name: str, run: dict[str, Any]) -> None:
+        if run.get("format", 0) > VERSION:
+            newer = f"format {run['format']}; this trainer reads {VERSION}"
+            raise CheckpointError(f"{self.folder / name}: is of a newer trainer: {newer}")
+        for key, here in self.run.items():
+            if run.get(key) != here:
+                raise CheckpointError(f"{self.folder / name}: is of another run: {key} is {run.get(key)} there, {here} here")
+
+    def commit(self, name: str, step: int) -> dict[str, float]:
+        """``name`` is complete: have ``latest`` name it, and retire old ones; on rank 0 alone. Returns seconds.
+
+        Raises:
+            OSError: the pointer could not be written.
+        """
+        probe.point("save.commit", step)
+        took = files.write(self.folder / _POINTER, f"{name}\n".encode(), self.cfg.write)
+        probe.record("committed", step=step)
+        probe.point("save.pointer", step)
+        old = sorted(self._complete())[: -self.cfg.keep]
+        for path in [*(self.folder / other for other in old if other not in (name, self.in_use)), *self._left_behind(name)]:
+            remove(path)
+            probe.point("save.retire", step)
+        return took
+
+    def _left_behind(self, newest: str) -> list[Path]:
+        """What killed saves left."""
+        incomplete = {path.name for path in self.folder.glob("step-*.dcp")} - set(self._complete())
+        return [*self.folder.glob("*.tmp"), *(self.folder / name for name in sorted(incomplete) if name < newest)]
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint: of a directory first what makes it complete."""
+    if path.is_dir():
+        (path / "manifest.json").unlink(missing_ok=True)
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+"""A DCP directory that is written in the background, from a copy of the state at the instant of the call.
+
+A thread of each rank writes and, with a process group of its own, completes the checkpoint in the same steps as
+:mod:`.dcp`; the training goes on meanwhile. A save that failed is told on every rank by the next save or at the end.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp_api
+
+from takeback import probe
+from takeback.trainers.checkpoints import Checkpoints, dcp
+from takeback.trainers.state import State
+
+
+class Format(dcp.Format):
+    """See the module."""
+
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        super().__init__(checkpoints)
+        self.thread = ThreadPoolExecutor(1)
+        self.pending: Future | None = None
+        self.groups: dict[dist.ProcessGroup, dist.ProcessGroup] = {}
+
+    def save(self, step: int, state: State, group: dist.ProcessGroup) -> None:
+        self.wait()
+        probe.point("save.begin", step)
+        own = self._own(group)
+        path = self.prepare(step, group)
+        written = dcp_api.async_save(
+            state.snapshot(group, whole=False),
+            storage_writer=dcp.writer(path),
+            planner=dcp.Planner(step),
+            process_group=own,
+        )
+        self.pending = self.thread.submit(self._complete, written, path, step, own)
+
+    def wait(self) -> None:
+        if self.pending is not None:
+            pending, self.pending = self.pending, None
+            pending.result()
+
+    def _complete(self, written: Future, path: Path, step: int, group: dist.ProcessGroup) -> None:
+        with dcp.one_line(path):
+            written.result()
+        self.complete(path, step, group)
+
+    def _own(self, group: dist.ProcessGroup) -> dist.ProcessGroup:
+        """A group of the same ranks for the background's collectives: those of the training come in another order."""
+        if group not in self.groups:
+            ranks = dist.get_process_group_ranks(group)
+            self.groups[group] = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+        return self.groups[group]
