@@ -84,7 +84,7 @@ def copied(tmp_path_factory):
 @pytest.mark.parametrize(
     ("file", "again", "spared"),
     [
-        ("figures/style.py", {"heatmap", "overlay", "page"}, {"leg", "verdicts"}),
+        ("figures/style.py", {"page"}, {"leg", "verdicts"}),
         ("checkers/losses.py", {"verdicts", "page"}, {"leg"}),
         ("trainers/model.py", {"leg"}, set()),
         ("faults/sigkill.py", {"leg"}, set()),
