@@ -185,7 +185,8 @@ def cell_of(
     lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings})
     undisturbed = {name: value for name, value in settings.items() if name in given or name not in neutral} | extra
-    patient = max(deadline, Leg.deadline)  # a short deadline is for runs that hang
+    # A short deadline is for runs that may hang, which an undisturbed one of the reference trainer does not.
+    patient = max(deadline, Leg.deadline) if usual else deadline
     shown = {**axes, "fault": faults_slug(axes["fault"])}
     shown["then"] = "-then-".join("-".join(lives_words(life)) for life in axes["then"] or []) or None
     return Cell(
