@@ -5,7 +5,7 @@
     snakemake --cores 8 lessons            what each fault does, an experiment each
     snakemake -n                           what would run
 
-Data flows down this page: YAML → cells and legs → what there is time for → evidence → verdicts → figures → page → check.
+Data flows down this page: YAML → cells and legs → what there is time for → evidence → verdicts → page → check.
 """
 
 from snakemake.utils import min_version
@@ -28,8 +28,6 @@ rule all:
 
 include: "workflow/rules/train.smk"
 include: "workflow/rules/verdicts.smk"
-include: "workflow/rules/figures.smk"
-include: "workflow/rules/provenance.smk"
-include: "workflow/rules/report.smk"
+include: "workflow/rules/page.smk"
 include: "workflow/rules/check.smk"
 include: "workflow/rules/onstart.smk"

@@ -85,11 +85,7 @@ def measure(folder: Path, cells: int, repeat: int) -> list[dict]:
     with ProcessPoolExecutor() as pool:
         list(pool.map(partial(synthetic_runs.write, runs=runs), lacking, chunksize=50))
     print(f"{cells} cells: evidence of {len(lacking)} runs in {time.monotonic() - begun:.0f} s", flush=True)
-    for verb in ("verdicts", "heatmap"):
-        take(verb, *verb_of(verb, file))
-    for world in WORLDS:
-        take(f"overlay, world {world}", *verb_of("overlay", file), "--backend", "gloo", "--world", str(world))
-    take("provenance", *verb_of("provenance", file))
+    take("verdicts", *verb_of("verdicts", file))
     take("page", *verb_of("page", file), output="report.html")
     take("check", sys.executable, "-m", "takeback", "check", "scale")
     judged = pd.read_parquet(folder / "results/scale/verdicts.parquet")

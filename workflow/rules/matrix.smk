@@ -30,7 +30,7 @@ def stop(message):
 
 try:
     import takeback
-    from takeback import experiment as experiments, meaning, sources
+    from takeback import experiment as experiments, sources
 except ModuleNotFoundError as error:
     stop(f"{error.name} is not installed; run: python -m pip install -r envs/cpu.txt")
 if not Path(takeback.__file__).is_relative_to(ROOT):
@@ -79,26 +79,6 @@ def evidence_of_all(wildcards):
     return [evidence_of(leg) for leg in to_run(wildcards.experiment).legs]
 
 
-def overlays_of(wildcards):
-    """The overlay figures of an experiment, one a backend and world that there is time for."""
-    cells = to_run(wildcards.experiment).cells
-    seen = {
-        (cell.axes["backend"], cell.axes["world"]) for cell in cells if not cell.control
-    }
-    return [
-        f"results/{wildcards.experiment}/figures/overlay-{backend}-w{world}.svg"
-        for backend, world in sorted(seen)
-    ]
-
-
-def further_of(wildcards):
-    """The further figures that an experiment asks for."""
-    return [
-        f"results/{wildcards.experiment}/figures/further-{figure}.svg"
-        for figure in EXPERIMENTS[wildcards.experiment].figures
-    ]
-
-
 def cores_of(wildcards):
     """Cores of a leg: one a rank, or all of them where nothing may run beside it."""
     world = LEGS[wildcards.leg].world
@@ -112,6 +92,3 @@ def file_of(wildcards):
 
 wildcard_constraints:
     experiment="|".join(EXPERIMENTS),
-    backend="|".join(meaning.modules("backends")),
-    figure="|".join(meaning.modules("figures/further")),
-    world="[0-9]+",

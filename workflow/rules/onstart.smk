@@ -1,5 +1,9 @@
 """Starts what accompanies the jobs: the warm pool, and the lines that say how far the runs are.
 
+Ends a habit of Snakemake's: for its limit of jobs a second it looks for work again a second after each look, and
+each job that ends adds a look of its own (JobScheduler.schedule, 9.27). After 300 jobs it does little else, which takes
+more CPU than all verdicts and pages. Jobs on this machine need no such limit.
+
 No rule needs either. Without the pool (--config warm=false, jobs on other machines) runs start cold,
 with the same bits. A dry-run starts nothing.
 """
@@ -9,6 +13,8 @@ onstart:
     from takeback import pool
     from takeback.progress import Progress
 
+    if workflow.local_exec:
+        workflow.scheduler.job_rate_limiter = None
     if pool.is_wanted(config):
         pool.start()
     Progress({name: to_run(name) for name in asked()}, Path("results/runs")).start()

@@ -66,56 +66,14 @@ def verdicts(args: argparse.Namespace) -> int:
     return 0
 
 
-def heatmap(args: argparse.Namespace) -> int:
-    from takeback import evidence, experiment
-    from takeback.figures.heatmap import heatmap
-
-    found = experiment.load(args.file, args.root)
-    folder = args.results / found.name
-    judged = evidence.read_table(folder / "verdicts.parquet", "verdicts")
-    heatmap(found, judged, folder / "figures/verdicts.svg")
-    return 0
-
-
-def overlay(args: argparse.Namespace) -> int:
-    from dataclasses import replace
-    from functools import partial
-
-    from takeback import evidence, experiment
-    from takeback.figures.overlay import overlay
-
-    found = experiment.load(args.file, args.root)
-    judged = evidence.read_table(args.results / found.name / "verdicts.parquet", "verdicts")
-    ran = tuple(cell for cell, verdict in zip(found.cells, judged.verdict, strict=True) if verdict != "not-run")
-    found = replace(found, cells=ran)
-    out = args.results / found.name / f"figures/overlay-{args.backend}-w{args.world}.svg"
-    overlay(
-        found,
-        args.backend,
-        args.world,
-        partial(evidence.frames, args.results / "runs", tables=("losses", "events")),
-        out,
-    )
-    return 0
-
-
-def figure(args: argparse.Namespace) -> int:
-    from takeback import evidence, experiment
-    from takeback.figures import further
-
-    found = experiment.load(args.file, args.root)
-    folder = args.results / found.name
-    judged = evidence.read_table(folder / "verdicts.parquet", "verdicts")
-    further.get(args.figure).draw(found, judged, folder / f"figures/further-{args.figure}.svg")
-    return 0
-
-
-def provenance(args: argparse.Namespace) -> int:
-    from takeback import evidence, experiment, provenance
+def page(args: argparse.Namespace) -> int:
+    from takeback import evidence, experiment, provenance, report
+    from takeback.figures.draw import draw
 
     found = experiment.load(args.file, args.root)
     folder, runs = args.results / found.name, args.results / "runs"
     judged = evidence.read_table(folder / "verdicts.parquet", "verdicts")
+    draw(found, judged, runs, folder / "figures")
     ran = {
         leg.id
         for cell, verdict in zip(found.cells, judged.verdict, strict=True)
@@ -124,14 +82,7 @@ def provenance(args: argparse.Namespace) -> int:
     }
     legs = [evidence.read_json(runs / leg / "provenance.json") for leg in sorted(ran)]
     provenance.write(provenance.of_experiment(found, judged, legs), folder)
-    return 0
-
-
-def page(args: argparse.Namespace) -> int:
-    from takeback import experiment, report
-
-    found = experiment.load(args.file, args.root)
-    report.write(found, args.results / found.name)
+    report.write(found, folder)
     return 0
 
 
@@ -212,14 +163,7 @@ def parser() -> argparse.ArgumentParser:
         "--partly", action="store_true", help="a budget has left legs out: cells that lack one are not-run"
     )
     sub.add_argument("--processes", type=int, help="how many judge at once; one a core if not given")
-    of_experiment(heatmap, "Draw the verdicts of an experiment.")
-    sub = of_experiment(overlay, "Draw the losses of an experiment on one backend and world.")
-    sub.add_argument("--backend", required=True)
-    sub.add_argument("--world", required=True, type=int)
-    sub = of_experiment(figure, "Draw a further figure of an experiment.")
-    sub.add_argument("--figure", required=True, help="its name, as in the experiment's list of figures")
-    of_experiment(provenance, "State what an experiment ran on, and which comparisons were made.")
-    of_experiment(page, "Write the page of an experiment.")
+    of_experiment(page, "Draw the figures of an experiment, state what it ran on, write its page.")
     sub = verb(check, "Say whether all came out as predicted; exit status 1 if not.", "name")
     sub.add_argument("--results", type=Path, default=Path("results"), help="folder of the results")
     verb(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from takeback import matrix
-from takeback.document import read
+from takeback.document import read, schema
 from takeback.errors import ExperimentError
 from takeback.leg import Leg, digest
 from takeback.matrix import Cell, Expectation
@@ -26,14 +26,10 @@ RESERVED = (
     "all",
     "bench",
     "check",
-    "figure",
-    "heatmap",
     "leg",
     "lessons",
     "logs",
-    "overlay",
     "page",
-    "provenance",
     "runs",
     "screenshots",
     "verdicts",
@@ -105,7 +101,9 @@ def load(path: Path, root: Path = ROOT) -> Experiment:
 def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
     """From a valid document to cells; raises ExperimentError where it has no meaning."""
     trainer = trainer_of(document["trainer"], root)
-    usual = usual_settings() if trainer["command"] == REFERENCE else None
+    ours = trainer["command"] == REFERENCE
+    usual = usual_settings() if ours else None
+    neutral = schema("reference-trainer")["x-changes-no-bit"] if ours else ()
     seconds = {"deadline": float(document.get("deadline", 120)), "notice": document.get("notice")}
     for figure in document.get("figures", []):
         check(f"figures: {figure}", "figure", figure, modules("figures/further"))
@@ -119,7 +117,7 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
             if not control and any(matrix.matches(axes, out) for out in document.get("exclude", [])):
                 continue
             check_meaning(key, axes, trainer)
-            more = {"usual": usual, "expect": expect, "control": control, **seconds}
+            more = {"usual": usual, "neutral": neutral, "expect": expect, "control": control, **seconds}
             cells.append(matrix.cell_of(axes, trainer=trainer, **more))
         return len(cells) - before
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,7 @@ def cell_of(
     *,
     trainer: dict[str, Any],
     usual: Mapping[str, Any] | None,
+    neutral: Sequence[str] = (),
     expect: Expectation,
     control: str | None,
     deadline: float,
@@ -167,27 +168,33 @@ def cell_of(
     Args:
         usual: all settings of the reference trainer with the values they have if nobody sets them;
             None for a trainer whose settings nobody here knows the meaning of.
+        neutral: its settings that must not change a bit of an undisturbed run: where an axis names one, the reference
+            leaves it as it is in all other cells. So cells share it, and a setting that does change a bit shows.
     """
-    settings = dict(trainer["settings"]) | chosen(axes, "trainer")
+    given = trainer["settings"]
+    settings = given | unusual(axes, "trainer", {**(usual or {}), **given})
+    resumes = settings | unusual(axes, "resume_trainer", {**(usual or {}), **settings})
 
-    def leg(world: int, extra: Mapping[str, Any] = {}, **more: Any) -> Leg:
-        return Leg({**trainer, "settings": settings | extra}, axes["backend"], world, deadline=deadline, **more)
+    def leg(world: int, settings: dict[str, Any], seconds: float = deadline, **more: Any) -> Leg:
+        return Leg({**trainer, "settings": settings}, axes["backend"], world, deadline=seconds, **more)
 
-    resumes = chosen(axes, "resume_trainer")
-    lives = [leg(axes["world"], faults=planned(axes, axes), notice=notice)]
+    lives = [leg(axes["world"], settings, faults=planned(axes, axes), notice=notice)]
     for life in axes["then"] or []:
         world = life.get("world", lives[-1].world)
         lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice))
     lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings})
+    undisturbed = {name: value for name, value in settings.items() if name in given or name not in neutral} | extra
+    # A short deadline is for runs that may hang, which an undisturbed one of the reference trainer does not.
+    patient = max(deadline, Leg.deadline) if usual else deadline
     shown = {**axes, "fault": faults_slug(axes["fault"])}
     shown["then"] = "-then-".join("-".join(lives_words(life)) for life in axes["then"] or []) or None
     return Cell(
         id=cell_id(axes),
         control=control,
         axes={axis: value for axis, value in shown.items() if axis not in ("try", "then") or value},
-        reference=leg(launched, extra),
-        twin=leg(launched, extra, repeat=1),
+        reference=leg(launched, undisturbed, patient),
+        twin=leg(launched, undisturbed, patient, repeat=1),
         lives=tuple(lives),
         expect=expect,
         against=against,
@@ -250,3 +257,8 @@ def reference_of(axes: Mapping[str, Any], settings: Mapping[str, Any] | None) ->
 
 def chosen(axes: Mapping[str, Any], group: str) -> dict[str, Any]:
     return {axis.partition(".")[2]: value for axis, value in axes.items() if axis.startswith(group + ".")}
+
+
+def unusual(axes: Mapping[str, Any], group: str, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that a cell chooses, but for those that are so anyway: the same run has one specification."""
+    return {name: value for name, value in chosen(axes, group).items() if name not in usual or usual[name] != value}

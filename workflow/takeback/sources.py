@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
@@ -72,6 +71,8 @@ def files(role: str) -> list[Path]:
 @cache
 def environment() -> str:
     """The installed versions that can change a bit of the training, as ``torch 2.13.0, numpy 2.4.6``."""
+    from importlib import metadata  # here, since each run's client would pay for it and needs only the digests
+
     found = []
     for name in ("torch", "numpy"):
         try:

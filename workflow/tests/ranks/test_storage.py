@@ -188,4 +188,4 @@ def until(what, seconds=60):
     deadline = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < deadline
-        os.sched_yield()
+        time.sleep(0.01)

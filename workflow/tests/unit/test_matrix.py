@@ -109,7 +109,37 @@ def test_nothing_is_said_of_the_reduction_of_somebody_elses_trainer(tmp_path):
     assert cell.reference.trainer["settings"] == {"reduction": "allreduce"}
 
 
-def one_cell(folder, program, **axes):
+def test_a_setting_that_is_so_anyway_needs_no_run_of_its_own(tmp_path):
+    plain = one_cell(tmp_path, {"name": "reference"}, kill_step=6)
+    spelt = {"trainer": {"loader": "inline"}, "resume_trainer": {"damaged": "refuse"}}
+    same = one_cell(tmp_path, {"name": "reference"}, kill_step=6, **spelt)
+    assert [leg.id for leg in same.legs] == [leg.id for leg in plain.legs]
+    assert same.axes["trainer.loader"] == "inline"
+    other = {"name": "reference", "settings": {"loader": "workers"}}
+    assert one_cell(tmp_path, other, kill_step=6, **spelt).reference.trainer["settings"] == {"loader": "inline"}
+
+
+def test_cells_that_differ_in_what_must_not_change_a_bit_share_a_reference(tmp_path):
+    plain = one_cell(tmp_path, {"name": "reference"}, kill_step=6)
+    cell = one_cell(tmp_path, {"name": "reference"}, kill_step=6, trainer={"timeout": 2, "rng": "stream"})
+    assert cell.reference.trainer["settings"] == cell.twin.trainer["settings"] == {"rng": "stream"}
+    assert cell.killed.trainer["settings"] == cell.resumed.trainer["settings"] == {"rng": "stream", "timeout": 2}
+    timed = one_cell(tmp_path, {"name": "reference"}, kill_step=6, trainer={"timeout": 2})
+    assert (timed.reference.id, timed.twin.id) == (plain.reference.id, plain.twin.id)
+    whole = one_cell(tmp_path, {"name": "reference", "settings": {"timeout": 2}}, kill_step=6)
+    assert whole.reference.trainer["settings"] == {"timeout": 2}, "what is set for all runs is set for the reference"
+
+
+def test_a_short_deadline_is_for_the_runs_that_may_hang(tmp_path):
+    plain, short, long = (
+        one_cell(tmp_path, {"name": "reference"}, {"deadline": seconds}, kill_step=6) for seconds in (120, 45, 600)
+    )
+    assert short.reference.id == plain.reference.id
+    assert (short.killed.deadline, short.resumed.deadline) == (45, 45)
+    assert long.reference.deadline == 600
+
+
+def one_cell(folder, program, more=(), /, **axes):
     import yaml
 
     document = {
@@ -118,6 +148,7 @@ def one_cell(folder, program, **axes):
         "trainer": program,
         "matrix": {"world": 2, "resume_world": 4, **axes},
         "expect": {"verdict": "equal", "because": "b"},
+        **dict(more),
     }
     (folder / "one.yaml").write_text(yaml.safe_dump(document))
     return experiment.load(folder / "one.yaml").cells[0]

@@ -9,14 +9,14 @@ import pytest
 from flow import SMALL, Flow
 from takeback.leftovers import leftovers
 
-PLAIN = {**SMALL, "include": [], "controls": [], "claims": [], "matrix": {**SMALL["matrix"], "kill_step": [3, 6]}}
+PLAIN = {**SMALL, "include": [], "controls": [], "claims": []}
 
 
 def until(condition, what, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
-        os.sched_yield()
+        time.sleep(0.05)  # not busily: the workflow needs the cores
 
 
 def end(call):
@@ -52,7 +52,7 @@ def test_an_interrupted_workflow_leaves_nothing_and_goes_on(tmp_path, request, n
         assert flow.run("--unlock").returncode == 0
     again = flow.run("small", "--rerun-incomplete", warm=warm)
     assert again.returncode == 0, again.stdout
-    assert "small: 4 of 4 cells as predicted (4 equal)" in again.stdout
+    assert "small: 2 of 2 cells as predicted (2 equal)" in again.stdout
 
 
 def test_two_workflows_in_two_folders_do_not_meet(tmp_path, request):

@@ -77,14 +77,20 @@ def copied(tmp_path_factory):
     shutil.copytree(ROOT / "workflow", root / "workflow", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copyfile(ROOT / "Snakefile", root / "Snakefile")
     flow = Flow(tmp_path_factory.mktemp("run"), root, small=PLAIN)
-    assert flow.run("small").returncode == 0
+    flow.call = flow.run("small", "--verbose")
+    assert flow.call.returncode == 0
     return flow
+
+
+def test_snakemake_looks_for_work_when_a_job_has_ended_and_not_all_the_time(copied):
+    looks, ended = (copied.call.stdout.count(words) for words in ("Ready jobs: ", "Finished jobid: "))
+    assert 0 < looks <= ended + 1
 
 
 @pytest.mark.parametrize(
     ("file", "again", "spared"),
     [
-        ("figures/style.py", {"heatmap", "overlay", "page"}, {"leg", "verdicts"}),
+        ("figures/style.py", {"page"}, {"leg", "verdicts"}),
         ("checkers/losses.py", {"verdicts", "page"}, {"leg"}),
         ("trainers/model.py", {"leg"}, set()),
         ("faults/sigkill.py", {"leg"}, set()),
