@@ -17,10 +17,13 @@ from takeback import matrix
 from takeback.document import explain, schema
 from takeback.errors import ExperimentError
 from takeback.leg import ANYWHERE
+from takeback.trainers import mesh
 
 PACKAGE = Path(__file__).parent
 #: Points that are passed before the first step.
 BEFORE_THE_FIRST_STEP = ("start", "load", *ANYWHERE)
+#: What :func:`mesh.dimensions` takes, by name of the setting; None is the number of ranks.
+LAYOUT = ("strategy", None, "shard_ranks", "tensor_ranks")
 REFERENCE = ["python", "-m", "takeback.trainers.reference", "--checkpoints", "{checkpoints}", "--backend", "{backend}"]
 
 
@@ -113,20 +116,43 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
     lives = axes["then"] or []
     if lives and settings.get("reduction") == "allreduce" and axes["world"] != axes["resume_world"]:
         raise ExperimentError(f"{key}.then: the handover control changes the world once; use reduction: fixed-order")
-    worlds = [("world", axes["world"]), ("resume_world", axes["resume_world"])]
+    resumes = settings | matrix.chosen(axes, "resume_trainer")
+    worlds = [("world", axes["world"], settings), ("resume_world", axes["resume_world"], resumes)]
     worlds += [
-        (f"then.{number}.world", life["world"]) for number, life in enumerate(axes["then"] or []) if "world" in life
+        (f"then.{number}.world", life["world"], resumes) for number, life in enumerate(lives) if "world" in life
     ]
-    shards = settings.get("shards")
-    for axis, world in worlds:
-        if shards is not None and shards % world:
-            allowed = ", ".join(str(n) for n in range(1, shards + 1) if shards % n == 0)
-            raise ExperimentError(f"{key}.{axis}: {world} does not divide the {shards} shards; allowed: {allowed}")
+    if named := axes["reference"]:
+        if "fixed-order" not in (settings.get("reduction"), named.get("trainer", {}).get("reduction")):
+            raise ExperimentError(f"{key}.reference: another run is a measure with reduction: fixed-order alone")
+        if reference:
+            check_settings(f"{key}.reference.trainer", named.get("trainer", {}))
+        worlds.append(("reference.world", named.get("world", axes["world"]), settings | named.get("trainer", {})))
+    for axis, world, of_run in worlds:
+        check_world(f"{key}.{axis}", world, of_run)
     check_life(key, {**axes, "step": axes["kill_step"]}, axes["world"], settings, reference)
     world = axes["world"]
     for number, life in enumerate(lives):
         world = life.get("world", world)
         check_life(f"{key}.then.{number}", {"kill_step": 0, **life}, world, settings, reference)
+
+
+def check_world(key: str, world: int, settings: Mapping[str, Any]) -> None:
+    """A run of ``settings`` can have this number of ranks."""
+    shards = settings.get("shards")
+    if shards is None:
+        return
+    parts = 1
+    if "strategy" in settings:
+        try:
+            dimensions = mesh.dimensions(*(settings.get(name) if name else world for name in LAYOUT))
+        except ValueError as error:
+            raise ExperimentError(f"{key}: {error}") from None
+        parts = dimensions.get("tensor", 1)
+        if settings["heads"] % parts:
+            raise ExperimentError(f"{key}: {parts} tensor-parallel ranks do not divide the {settings['heads']} heads")
+    if shards % (world // parts):
+        allowed = ", ".join(str(n * parts) for n in range(1, shards + 1) if shards % n == 0)
+        raise ExperimentError(f"{key}: {world} does not divide the {shards} shards; allowed: {allowed}")
 
 
 def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[str, Any], reference: bool) -> None:
@@ -149,6 +175,8 @@ def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[
             allowed = f"allowed: 0 to {world - 1}"
             raise ExperimentError(f"{key}.fault.ranks: {max(ranks)} is no rank of world {world}; {allowed}")
         alone = schema("reference-trainer")["x-points-of-rank-0"] if reference else ()
+        if settings.get("format", "file") != "file":
+            alone = [name for name in alone if name not in schema("reference-trainer")["x-points-of-each-writer"]]
         if point in alone and world > 1 and (ranks == "last" or (ranks != "all" and 0 not in ranks)):
             raise ExperimentError(f"{key}.point: rank 0 alone comes by {point}; allowed: fault ranks [0] or all")
 
