@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from takeback.leg import Leg, canonical, faults_slug
+from takeback.leg import USUAL_HARDWARE, Leg, canonical, faults_slug, hardware_slug
 
 DEFAULTS = {
     "backend": "gloo",
@@ -20,8 +20,13 @@ DEFAULTS = {
     "fault": "sigkill",
     "try": None,
     "then": None,
+    "hardware": None,
+    "resume_hardware": None,
 }
 SETTINGS = ("trainer", "resume_trainer")
+#: Axes of settings of the hardware, and what a cell has that names none where others do.
+HARDWARE = {"hardware": "usual", "resume_hardware": "same"}
+OPTIONAL = ("try", "then", *HARDWARE)  # axes that are left out of cells that have no value there
 RANDOM = "random"  # the point: any instruction, within two steps' time from the kill step
 LATEST = 4  # steps before the end at which a random fault is planned at the latest: it must find the run alive
 AFTER_A_SAVE = ("save.pointer", "saved")  # points of the reference trainer at which the step's checkpoint counts
@@ -38,6 +43,9 @@ class Expectation:
     says: str | None = None
     restored: int | None = None
     sees: str | None = None
+    max_ulp: int | None = None
+    max_first_ulp: int | None = None
+    min_ulp: int | None = None
 
 
 @dataclass(frozen=True)
@@ -120,6 +128,8 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
         found = point.get(axis)
         if axis == "fault":
             found, values = slug(found), [slug(value) for value in values]
+        if axis in HARDWARE:
+            found, values = hardware_words(found), [hardware_words(value) for value in values]
         if axis == "resume_world" and ("same" if found == point["world"] else "other") in values:
             continue
         if found not in values:
@@ -129,6 +139,10 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
 
 def slug(faults: str | list[dict[str, Any]]) -> str:
     return faults if isinstance(faults, str) else faults_slug(faults)
+
+
+def hardware_words(hardware: str | Mapping[str, Any] | None) -> str | None:
+    return hardware_slug(hardware) if isinstance(hardware, Mapping) else hardware
 
 
 def cell_id(axes: Mapping[str, Any]) -> str:
@@ -145,6 +159,7 @@ def cell_id(axes: Mapping[str, Any]) -> str:
         words += ["then", *lives_words(life)]
     if axes.get("try"):
         words.append(f"try{axes['try']}")
+    words += [f"{axis}={hardware_slug(axes[axis])}" for axis in HARDWARE if axes.get(axis)]
     for axis, value in axes.items():
         prefix, dot, name = axis.partition(".")
         if dot:
@@ -174,20 +189,23 @@ def cell_of(
         return Leg({**trainer, "settings": settings | extra}, axes["backend"], world, deadline=deadline, **more)
 
     resumes = chosen(axes, "resume_trainer")
-    lives = [leg(axes["world"], faults=planned(axes, axes), notice=notice)]
+    first = {"hardware": USUAL_HARDWARE | (axes["hardware"] or {})}
+    other = {"hardware": first["hardware"] | (axes["resume_hardware"] or {})}
+    lives = [leg(axes["world"], faults=planned(axes, axes), notice=notice, **first)]
     for life in axes["then"] or []:
         world = life.get("world", lives[-1].world)
-        lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice))
-    lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
+        lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice, **other))
+    lives.append(leg(axes["resume_world"], resumes, parent=lives[-1], **other))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings})
     shown = {**axes, "fault": faults_slug(axes["fault"])}
     shown["then"] = "-then-".join("-".join(lives_words(life)) for life in axes["then"] or []) or None
+    shown |= {axis: hardware_words(axes[axis]) for axis in HARDWARE}
     return Cell(
         id=cell_id(axes),
         control=control,
-        axes={axis: value for axis, value in shown.items() if axis not in ("try", "then") or value},
-        reference=leg(launched, extra),
-        twin=leg(launched, extra, repeat=1),
+        axes={axis: value for axis, value in shown.items() if axis not in OPTIONAL or value},
+        reference=leg(launched, extra, **first),
+        twin=leg(launched, extra, repeat=1, **first),
         lives=tuple(lives),
         expect=expect,
         against=against,
