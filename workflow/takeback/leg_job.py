@@ -60,9 +60,10 @@ def prepare(spec: dict[str, Any], folder: Path) -> None:
 
 def threads(spec: dict[str, Any]) -> dict[str, str]:
     """Variables that are read when torch is imported."""
-    return dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(spec["hardware"]["threads"])
-    )
+    many = spec["hardware"]["threads"]
+    found = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(many))
+    # Threads that spin while they wait keep those that they wait for from their core, where cores are few.
+    return found | ({"OMP_WAIT_POLICY": "passive"} if many > 1 else {})
 
 
 #: The same for the hardware that a leg has unless it says otherwise.

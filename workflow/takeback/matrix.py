@@ -223,7 +223,8 @@ def planned(life: Mapping[str, Any], axes: Mapping[str, Any]) -> tuple[dict[str,
         if axes.get("try"):
             full["try"] = axes["try"]
         if full["point"] == RANDOM:
-            full["pause"] = round(chance(full, life).random(), 4)
+            seed = {axis: value for axis, value in life.items() if axis not in HARDWARE}  # the same on any
+            full["pause"] = round(chance(full, seed).random(), 4)
         found.append(full)
     return tuple(found)
 
