@@ -80,9 +80,10 @@ def evidence_of_all(wildcards):
 
 
 def cores_of(wildcards):
-    """Cores of a leg: one a rank, or all of them where nothing may run beside it."""
-    world = LEGS[wildcards.leg].world
-    return max(world, workflow.cores or 1) if wildcards.leg in TIMED else world
+    """Cores of a leg: one a thread of each rank, or all of them where nothing may run beside it."""
+    leg = LEGS[wildcards.leg]
+    cores = leg.world * leg.hardware["threads"]
+    return max(cores, workflow.cores or 1) if wildcards.leg in TIMED else cores
 
 
 def file_of(wildcards):

@@ -98,7 +98,9 @@ def _where(cells: pd.DataFrame) -> str:
         words += f" on {listing(worlds, 'or')} rank{'' if worlds == [1] else 's'}"
     if "resume_world" in cells:
         words += f" and resumed on {listing(sorted(set(cells.resume_world.dropna().astype(int))), 'or')}"
-    return words
+    moves = cells[["ran_on", "resumed_on"]].dropna().drop_duplicates()
+    moves = [f"{before} → {after}" for before, after in moves.itertuples(index=False) if before != after]
+    return words + (f", on other hardware ({'; '.join(moves)})" if moves else "")
 
 
 def _from_scratch(cells: pd.DataFrame) -> str:

@@ -146,11 +146,14 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
 
 
 def fill_axes(cells: list[Cell], settings: Mapping[str, Any]) -> None:
-    """Give each cell a value on the trainer's axes that only others name: what its run really uses."""
+    """Give each cell a value on axes of settings that only others name: what its run really uses."""
     names = list(dict.fromkeys(axis for cell in cells for axis in cell.axes if "." in axis))
+    named = [axis for axis in matrix.HARDWARE if any(axis in cell.axes for cell in cells)]
     for cell in cells:
         for axis in names:
             cell.axes.setdefault(axis, settings.get(axis.partition(".")[2]))
+        for axis in named:
+            cell.axes.setdefault(axis, matrix.HARDWARE[axis])
 
 
 def claims_of(claims: list[Mapping[str, Any]], cells: list[Cell]) -> list[Claim]:

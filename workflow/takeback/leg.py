@@ -20,6 +20,10 @@ def digest(value: Any, length: int = 10) -> str:
     return hashlib.sha256(canonical(value).encode()).hexdigest()[:length]
 
 
+#: The hardware of a leg that names none: one thread, and the kernels that torch chooses for this machine.
+USUAL_HARDWARE = {"threads": 1}
+
+
 @dataclass(frozen=True, eq=False)
 class Leg:
     """The unit of work. Two legs with the same :attr:`id` are the same run, in any experiment.
@@ -35,7 +39,8 @@ class Leg:
         deadline: seconds after which an attempt counts as hung.
         notice: seconds that the ranks have to notice a fault once it has struck; None: until the deadline.
         launcher: name of a module in ``takeback.launchers``.
-        hardware: settings that change kernels, such as ``threads``.
+        hardware: settings that change kernels: ``threads`` of a rank and, if named, ``capability`` (``default``,
+            ``avx2``, ``avx512``), the build of torch's own CPU kernels.
     """
 
     trainer: dict[str, Any]
@@ -47,7 +52,7 @@ class Leg:
     deadline: float = 120.0
     notice: float | None = None
     launcher: str = "local"
-    hardware: dict[str, Any] = field(default_factory=lambda: {"threads": 1})
+    hardware: dict[str, Any] = field(default_factory=lambda: dict(USUAL_HARDWARE))
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -85,6 +90,8 @@ class Leg:
             words = ["resume", self.backend, f"w{self.parent.world}to{self.world}"]
         else:
             words = ["twin" if self.repeat else "reference", self.backend, f"w{self.world}"]
+        if self.hardware != USUAL_HARDWARE:
+            words.append(hardware_slug(self.hardware))
         return "-".join(words)
 
 
@@ -96,6 +103,12 @@ def victims_of(fault: Mapping[str, Any], world: int) -> list[int]:
     """The ranks that a fault strikes in a leg of ``world`` ranks."""
     named = {"last": [world - 1], "all": list(range(world))}
     return named[fault["ranks"]] if isinstance(fault["ranks"], str) else fault["ranks"]
+
+
+def hardware_slug(hardware: Mapping[str, Any]) -> str:
+    """``avx2-t1``, ``default``, ``t2``: settings of the hardware in a name."""
+    threads = (f"t{hardware['threads']}",) if "threads" in hardware else ()
+    return "-".join((*filter(None, (hardware.get("capability"),)), *threads))
 
 
 def faults_slug(faults: Sequence[Mapping[str, Any]]) -> str:

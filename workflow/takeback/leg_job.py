@@ -30,7 +30,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = (
         prepare(spec, folder)
         recorder = Recorder(folder / "records")
         backend = backends.get(spec["backend"])
-        environment = {**backend.environment(), **threads(spec)}
+        environment = {**backend.environment(), **threads(spec), **kernels(spec)}
         os.environ.update(environment)  # before torch is imported: that is when they are read
         reason = why_not(spec, folder, backend)
         if reason:
@@ -60,13 +60,23 @@ def prepare(spec: dict[str, Any], folder: Path) -> None:
 
 def threads(spec: dict[str, Any]) -> dict[str, str]:
     """Variables that are read when torch is imported."""
-    return dict.fromkeys(
-        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(spec["hardware"]["threads"])
-    )
+    many = spec["hardware"]["threads"]
+    found = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(many))
+    # Threads that spin while they wait keep those that they wait for from their core, where cores are few.
+    return found | ({"OMP_WAIT_POLICY": "passive"} if many > 1 else {})
 
 
 #: The same for the hardware that a leg has unless it says otherwise.
 IMPORT_TIME = threads({"hardware": {"threads": 1}})
+
+
+def kernels(spec: dict[str, Any]) -> dict[str, str]:
+    """Variables that are read when torch first chooses a kernel, once a process (ATen/native/DispatchStub.cpp).
+
+    An import chooses none, so forks of a clean process may each have others: none of it may ask which it has.
+    """
+    wish = spec["hardware"].get("capability")
+    return {"ATEN_CPU_CAPABILITY": wish} if wish else {}
 
 
 def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
@@ -77,14 +87,17 @@ def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
                 return json.loads(row["detail"])["reason"]
     if clock.left() <= 0:
         return clock.REASON
-    return backend.unavailable(spec["world"]) or faults.unavailable(spec["faults"])
+    lacking = machine.lacks(spec["hardware"].get("capability", "default"))
+    return lacking or backend.unavailable(spec["world"]) or faults.unavailable(spec["faults"])
 
 
 def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:
     """Write the evidence; then no file of the leg is written any more."""
     rows = records.tables(folder / "records")
-    described = [json.loads(row["detail"])["facts"] for row in rows["events"] if row["kind"] == "described"]
-    facts = machine.of_leg(spec, described[0] if described else {}, environment)
+    told = [(row["kind"], json.loads(row["detail"])) for row in rows["events"] if row["kind"] in machine.TOLD_IN]
+    described = [detail["facts"] for kind, detail in told if kind == "described"]
+    measured = [machine.bridge(detail.get("facts", {"bridge": detail})) for _, detail in told]
+    facts = machine.of_leg(spec, described[0] if described else {}, environment, measured)
     evidence.write_json(folder / "provenance.json", facts)
     if any(row["kind"] == "not_run" and json.loads(row["detail"])["reason"] == clock.REASON for row in rows["events"]):
         (folder / clock.MARK).touch()

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -29,17 +29,36 @@ _FLAGS = re.compile(
 )
 
 
-def of_leg(spec: Mapping[str, Any], described: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, Any]:
+#: What the processor must have for a build of torch's CPU kernels (ATen/native/DispatchStub.cpp). Torch itself does
+#: not look where ATEN_CPU_CAPABILITY names one: its ranks would end by SIGILL.
+NEEDS = {"default": (), "avx2": ("avx2", "fma"), "avx512": ("avx512bw", "avx512dq", "avx512vl", "fma")}
+#: Events in which ranks tell the kernels and threads that they have.
+TOLD_IN = ("described", "restored")
+
+
+def lacks(capability: str) -> str | None:
+    """Why the kernels of ``capability``, a key of :data:`NEEDS`, can't run here, or None."""
+    missing = [feature for feature in NEEDS[capability] if feature not in cpu()[1].split()]
+    return f"this processor has no {', '.join(missing)}, which {capability} kernels need" if missing else None
+
+
+def of_leg(
+    spec: Mapping[str, Any],
+    described: Mapping[str, Any],
+    environment: Mapping[str, str],
+    measured: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
     """Facts of one leg, to be asked for in the process that launched it, after its ranks have ended.
 
     Args:
         spec: the leg as in ``leg.json``.
         described: what its trainer told by ``probe.describe``.
         environment: variables that its ranks were started with.
+        measured: what its ranks found that they have, ``kernels`` and ``threads``; any number a rank.
     """
     settings = spec["trainer"].get("settings", {})
     facts = {
-        "fingerprint": fingerprint(spec, described, environment),
+        "fingerprint": fingerprint(spec, described, environment, measured),
         "host": {"os": platform.platform(), "machine": platform.machine(), "cores": str(os.cpu_count())},
         "software": software(),
         "source": source(),
@@ -64,19 +83,23 @@ def software() -> dict[str, str]:
 
 
 def fingerprint(
-    spec: Mapping[str, Any], described: Mapping[str, Any], environment: Mapping[str, str]
+    spec: Mapping[str, Any],
+    described: Mapping[str, Any],
+    environment: Mapping[str, str],
+    measured: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, str]:
     """What changes the bits of kernels, as a flat mapping; arguments as of :func:`of_leg`.
 
-    What the ranks told of themselves (``bridge``, from their backend) counts before what this process sees.
+    What the ranks told of themselves counts before what this process sees; what they were asked for does not count.
     """
-    model, features = _cpu()
+    model, features = cpu()
     told = bridge(described)
-    threads = told.get("threads") or environment.get("OMP_NUM_THREADS") or spec.get("hardware", {}).get("threads")
+    measured = [told, *measured]
+    threads = _all(measured, "threads") or environment.get("OMP_NUM_THREADS")
     found = {
         "device": model if told.get("device", "cpu") == "cpu" else told["device"],
         "cpu_model": model,
-        "cpu_capability": told.get("kernels") or _capability(environment),
+        "cpu_capability": _all(measured, "kernels") or _capability(),
         "cpu_features": features,
         "threads": threads,
         "bridge": f"{told['backend']}, {told.get('version')}"
@@ -91,8 +114,13 @@ def fingerprint(
     return {key: str(value) for key, value in found.items()}
 
 
+def _all(measured: Sequence[Mapping[str, Any]], name: str) -> str:
+    """What all ranks have found; each value where they have found several."""
+    return " and ".join(sorted({str(one[name]) for one in measured if one.get(name)}))
+
+
 @cache
-def _cpu() -> tuple[str, str]:
+def cpu() -> tuple[str, str]:
     """Model and those vector features that choose kernels, from /proc/cpuinfo where there is one."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
@@ -106,11 +134,8 @@ def _cpu() -> tuple[str, str]:
     return model or platform.machine(), " ".join(sorted(_FEATURES & flags))
 
 
-def _capability(environment: Mapping[str, str]) -> str:
-    """Which build of its CPU kernels torch takes in the ranks; asked of torch without running one."""
-    wish = environment.get("ATEN_CPU_CAPABILITY")
-    if wish:
-        return wish.upper()
+def _capability() -> str:
+    """Which build of its CPU kernels torch takes in this process, of which ranks are forks; runs none."""
     try:
         from torch.backends import cpu
     except ImportError:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from takeback.leg import Leg, canonical, faults_slug
+from takeback.leg import USUAL_HARDWARE, Leg, canonical, faults_slug, hardware_slug
 from takeback.trainers import mesh
 
 DEFAULTS = {
@@ -22,8 +22,13 @@ DEFAULTS = {
     "try": None,
     "then": None,
     "reference": None,
+    "hardware": None,
+    "resume_hardware": None,
 }
 SETTINGS = ("trainer", "resume_trainer")
+#: Axes of settings of the hardware, and what a cell has that names none where others do.
+HARDWARE = {"hardware": "usual", "resume_hardware": "same"}
+OPTIONAL = ("try", "then", *HARDWARE)  # axes that are left out of cells that have no value there
 HIDDEN = ("reference",)  # what a cell is compared with is said by ``against``
 RANDOM = "random"  # the point: any instruction, within two steps' time from the kill step
 LATEST = 4  # steps before the end at which a random fault is planned at the latest: it must find the run alive
@@ -41,6 +46,9 @@ class Expectation:
     says: str | None = None
     restored: int | None = None
     sees: str | None = None
+    max_ulp: int | None = None
+    max_first_ulp: int | None = None
+    min_ulp: int | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +133,8 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
         found = point.get(axis)
         if axis == "fault":
             found, values = slug(found), [slug(value) for value in values]
+        if axis in HARDWARE:
+            found, values = hardware_words(found), [hardware_words(value) for value in values]
         if axis == "resume_world" and ("same" if found == point["world"] else "other") in values:
             continue
         if found not in values:
@@ -134,6 +144,10 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
 
 def slug(faults: str | list[dict[str, Any]]) -> str:
     return faults if isinstance(faults, str) else faults_slug(faults)
+
+
+def hardware_words(hardware: str | Mapping[str, Any] | None) -> str | None:
+    return hardware_slug(hardware) if isinstance(hardware, Mapping) else hardware
 
 
 def cell_id(axes: Mapping[str, Any]) -> str:
@@ -150,6 +164,7 @@ def cell_id(axes: Mapping[str, Any]) -> str:
         words += ["then", *lives_words(life)]
     if axes.get("try"):
         words.append(f"try{axes['try']}")
+    words += [f"{axis}={hardware_slug(axes[axis])}" for axis in HARDWARE if axes.get(axis)]
     for axis, value in axes.items():
         prefix, dot, name = axis.partition(".")
         if dot:
@@ -183,23 +198,26 @@ def cell_of(
     def leg(world: int, settings: dict[str, Any], seconds: float = deadline, **more: Any) -> Leg:
         return Leg({**trainer, "settings": settings}, axes["backend"], world, deadline=seconds, **more)
 
-    lives = [leg(axes["world"], settings, faults=planned(axes, axes), notice=notice)]
+    first = {"hardware": USUAL_HARDWARE | (axes["hardware"] or {})}
+    other = {"hardware": first["hardware"] | (axes["resume_hardware"] or {})}
+    lives = [leg(axes["world"], settings, faults=planned(axes, axes), notice=notice, **first)]
     for life in axes["then"] or []:
         world = life.get("world", lives[-1].world)
-        lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice))
-    lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
+        lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice, **other))
+    lives.append(leg(axes["resume_world"], resumes, parent=lives[-1], **other))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings}, usual and {**usual, **resumes})
     undisturbed = {name: value for name, value in settings.items() if name in given or name not in neutral} | extra
     # A short deadline is for runs that may hang, which an undisturbed one of the reference trainer does not.
     patient = max(deadline, Leg.deadline) if usual else deadline
     shown = {**axes, "fault": faults_slug(axes["fault"])}
     shown["then"] = "-then-".join("-".join(lives_words(life)) for life in axes["then"] or []) or None
+    shown |= {axis: hardware_words(axes[axis]) for axis in HARDWARE}
     return Cell(
         id=cell_id(axes),
         control=control,
-        axes={axis: value for axis, value in shown.items() if axis not in HIDDEN and (axis not in ("try", "then") or value)},
-        reference=leg(launched, undisturbed, patient),
-        twin=leg(launched, undisturbed, patient, repeat=1),
+        axes={axis: value for axis, value in shown.items() if axis not in HIDDEN and (axis not in OPTIONAL or value)},
+        reference=leg(launched, undisturbed, patient, **first),
+        twin=leg(launched, undisturbed, patient, repeat=1, **first),
         lives=tuple(lives),
         expect=expect,
         against=against,
@@ -217,7 +235,8 @@ def planned(life: Mapping[str, Any], axes: Mapping[str, Any]) -> tuple[dict[str,
         if axes.get("try"):
             full["try"] = axes["try"]
         if full["point"] == RANDOM:
-            full["pause"] = round(chance(full, life).random(), 4)
+            seed = {axis: value for axis, value in life.items() if axis not in (*HARDWARE, *HIDDEN)}  # the same on any
+            full["pause"] = round(chance(full, seed).random(), 4)
         found.append(full)
     return tuple(found)
 

@@ -116,6 +116,8 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
     lives = axes["then"] or []
     if lives and settings.get("reduction") == "allreduce" and axes["world"] != axes["resume_world"]:
         raise ExperimentError(f"{key}.then: the handover control changes the world once; use reduction: fixed-order")
+    if lives and axes["resume_hardware"]:
+        raise ExperimentError(f"{key}.then: lives on other hardware have no reference of their own; leave one out")
     resumes = settings | matrix.chosen(axes, "resume_trainer")
     worlds = [("world", axes["world"], settings), ("resume_world", axes["resume_world"], resumes)]
     worlds += [

@@ -108,10 +108,18 @@ def restored(step: int, *, epoch: int | None = None, state: Mapping[str, Any] | 
     if _file is None:
         return
     step = int(step)
-    record("restored", step=step, epoch=None if epoch is None else int(epoch))
+    record("restored", step=step, epoch=None if epoch is None else int(epoch), **_kernels())
     if state is not None:
         digest("loaded", step, state)
     point("restored", step)
+
+
+def _kernels() -> dict[str, Any]:
+    """Build of torch's CPU kernels and number of threads that this process really has."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return {}
+    return {"kernels": torch.backends.cpu.get_cpu_capability(), "threads": torch.get_num_threads()}
 
 
 def step(

@@ -49,9 +49,20 @@ def of_experiment(experiment: Any, verdicts: pd.DataFrame, legs: Iterable[Mappin
         "comparisons": comparisons(verdicts),
         "fingerprints": "no run took place" if not flat else "the same in all runs" if not differ
         else "the runs DIFFER in " + ", ".join(key.partition(".")[2] for key in differ),
+        "hardware": hardware(verdicts),
         **shared,
     }  # fmt: skip
     return {**found, "id": digest(found, 16)}
+
+
+def hardware(verdicts: pd.DataFrame) -> dict[str, str]:
+    """What the runs had, before the fault and after it, and in how many cells; nothing where none told it."""
+    told = verdicts[["ran_on", "resumed_on"]].dropna()
+    pairs = Counter((before, after) for before, after in told.itertuples(index=False))
+    return {
+        f"run on {before}, resumed on {'the same' if after == before else after}": _cells(many)
+        for (before, after), many in pairs.items()
+    }
 
 
 _ONE = r"\d[\d,]*\d|\d"

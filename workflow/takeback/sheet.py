@@ -18,6 +18,7 @@ def sheet(provenance: Mapping[str, Any]) -> list[Line]:
     chip, host, software = (provenance.get(name, {}) for name in ("fingerprint", "host", "software"))
     facts = {k.removeprefix("facts."): v for k, v in provenance.get("trainer", {}).items() if k.startswith("facts.")}
     experiment = provenance["experiment"]
+    hardware = provenance.get("hardware", {})
     device = chip.get("device", chip.get("cpu_model"))
     versions = (f"{name} {chip.get(name, software.get(name))}" for name in ("torch", "numpy", "python", "takeback")
                 if chip.get(name, software.get(name)))  # fmt: skip
@@ -25,6 +26,7 @@ def sheet(provenance: Mapping[str, Any]) -> list[Line]:
         ("chip", _join(device, chip.get("cpu_capability") and f"{chip['cpu_capability']} kernels",
                        chip.get("threads") and _threads(chip["threads"]),
                        host.get("cores") and f"{host['cores']} cores", provenance.get("fingerprints"))),
+        *([("hardware", "; ".join(f"{runs}: {cells}" for runs, cells in hardware.items()))] if hardware else []),
         ("dtype", facts.get("dtype", NOT_TOLD)),
         ("shapes", _shapes(facts)),
         ("bridge", chip.get("bridge", NOT_TOLD)),

@@ -98,7 +98,8 @@ def _row(cell: Cell, judgement: checkers.Judgement, legs: Mapping[str, LegView])
             judgement.diagnosis,
             row["survivors_saw"],
         )
-        or (restored_elsewhere and judgement.verdict != "not-run"),
+        or (restored_elsewhere and judgement.verdict != "not-run")
+        or (judgement.verdict != "not-run" and is_too_far(expect, row["max_ulp"], row["first_ulp"])),
         "first_step": judgement.first_step,
         "first_state": judgement.first_state,
         "diagnosis": judgement.diagnosis,
@@ -107,6 +108,7 @@ def _row(cell: Cell, judgement: checkers.Judgement, legs: Mapping[str, LegView])
         "expected_first_state": expect.first_state,
         "expected_restored_step": expect.restored,
         "expected_sees": expect.sees,
+        "expected_ulp": ulp_words(expect),
         "because": expect.because,
         "reference": cell.reference.id,
         "killed": cell.killed.id,
@@ -138,6 +140,21 @@ def is_surprise(
     if expect.first_step is not None and expect.first_step != first_step:
         return True
     return expect.first_state is not None and not _is_named(first_state, expect.first_state)
+
+
+def is_too_far(expect: Expectation, max_ulp: int | None, first_ulp: int | None) -> bool:
+    """Whether losses are further apart than predicted, or less far; what has no distance is both."""
+    bounds = ((max_ulp, expect.max_ulp), (first_ulp, expect.max_first_ulp))
+    if any(bound is not None and (far is None or far > bound) for far, bound in bounds):
+        return True
+    return expect.min_ulp is not None and (max_ulp is None or max_ulp < expect.min_ulp)
+
+
+def ulp_words(expect: Expectation) -> str | None:
+    """``at most 64 ULP; at most 4 ULP at the first step``, as predicted."""
+    words = {"at least {:,} ULP": expect.min_ulp, "at most {:,} ULP": expect.max_ulp,
+             "at most {:,} ULP at the first step": expect.max_first_ulp}  # fmt: skip
+    return "; ".join(text.format(bound) for text, bound in words.items() if bound is not None) or None
 
 
 def _is_named(name: str | None, pattern: str) -> bool:

@@ -84,7 +84,7 @@ def judge(case: Case) -> Judgement:
     found += compared
     remarks = [finding.remark for finding in found if finding.remark]
     if any(finding.verdict for finding in compared):
-        return _different(found, compared, remarks)
+        return _different(case, found, compared, remarks)
     agreeing = [finding.sentence for finding in compared if finding.sentence]
     of_losses, of_state, *_ = compared
     if not (of_losses.sentence or of_state.sentence):
@@ -97,10 +97,11 @@ def judge(case: Case) -> Judgement:
     return Judgement("equal", "; ".join([f"equal: {agree} bit for bit", *remarks]), tuple(found))
 
 
-def _different(found: list[Finding], compared: list[Finding], remarks: list[str]) -> Judgement:
+def _different(case: Case, found: list[Finding], compared: list[Finding], remarks: list[str]) -> Judgement:
     first = min(finding.first_step for finding in compared if finding.verdict)
     of_losses, of_state, of_data, of_beside = compared
-    parts = [f"from step {first} on"]
+    cause = hardware.cause(case, of_losses, of_data)
+    parts = [*filter(None, [cause]), f"from step {first} on"]
     parts += [finding.sentence for finding in (of_state, of_losses, of_beside, of_data) if finding.verdict]
     if not of_losses.verdict and of_losses.sentence:
         parts.append(f"every loss agrees ({of_losses.sentence})")

@@ -25,7 +25,8 @@ class LossDifference:
         steps: int64[K].
         own: int64[n], steps whose losses can't be compared, as each rank of the right leg told its own.
         compared, differs: bool[K, W]; a loss that only one side told is compared and differs.
-        max_ulp: largest distance; None if nothing of one dtype was told by both sides.
+        max_ulp: largest distance; None if nothing was compared, or a loss that differs has no distance: told by one
+            side only, or in another dtype.
         dtypes: names of the dtypes whose bits were compared.
         far: how far the losses that differ are apart, in words.
         nan: int64[n], steps of which a compared loss is a NaN.
@@ -84,7 +85,7 @@ def compare_losses(left: LossTable, right: LossTable, by_rank: bool) -> LossDiff
         left.steps[own],
         compared,
         compared & ~alike,
-        max_ulp,
+        None if (compared & ~both).any() else max_ulp,
         tuple(dtypes),
         far=_far(max_ulp, other_bits, bool((told & ~both).any())),
         nan=left.steps[nan.any(axis=1)],

@@ -24,6 +24,9 @@ def check(case: Case) -> Finding:
         "losses_different": len(different),
         "first_loss_step": int(different[0]) if len(different) else None,
         "max_ulp": found.max_ulp,
+        "first_ulp": compare_losses(mine.at(steps[:1]), theirs.at(steps[:1]), by_rank).max_ulp
+        if len(different)
+        else found.max_ulp,
     }
     missing = theirs.steps[:0]
     if case.goes_to_the_end:

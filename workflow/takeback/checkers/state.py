@@ -13,13 +13,10 @@ from takeback.checkers.words import count, lesson, named
 
 def check(case: Case) -> Finding:
     """What was loaded against what was saved, then each later moment against the reference."""
-    step, parts = case.restored_step, []
-    loaded = np.array([moment_key("loaded", step)])
+    step, mine = case.restored_step, case.resumed.states
     source, key = _source(case, step)
-    mine = case.resumed.states
-    if source is not None:
-        theirs = _saved(case, source, key, loaded)
-        parts.append(compare_states(mine.at(loaded), theirs, case.own_names(case.resumed, source)))
+    load = of_load(case)
+    parts = [] if load is None else [load]
     reference = case.reference.states
     later = union(_after(mine, step), _after(reference, step)) if case.goes_to_the_end else _whole(mine, step)
     own = case.own_names(case.resumed, case.reference)
@@ -40,6 +37,16 @@ def check(case: Case) -> Finding:
     return Finding(
         "different", _sentence(first), words, remark, first_step=first.step, first_state=first.name, columns=columns
     )
+
+
+def of_load(case: Case) -> StateDifference | None:
+    """What was loaded against what was saved; None if that can't be compared."""
+    source, key = _source(case, case.restored_step)
+    if source is None:
+        return None
+    loaded = np.array([moment_key("loaded", case.restored_step)])
+    theirs = _saved(case, source, key, loaded)
+    return compare_states(case.resumed.states.at(loaded), theirs, case.own_names(case.resumed, source))
 
 
 def _source(case: Case, step: int) -> tuple[LegView | None, int]:

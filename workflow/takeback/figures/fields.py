@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 MOST = {"columns": 20, "rows": 18, "panels": 10}  # beyond this, neighbours share a field
+_SAID = ("hardware", "resume_hardware")  # where they vary, each is said: the most common one is not the usual one
 _PLACED = {"world", "resume_world", "kill_step", "point", "try"}  # tries share a field
 
 
@@ -59,7 +60,8 @@ def _columns(kill: list[int], point: list[str]) -> tuple[list[tuple[int, str]], 
 def names(rows: list[dict[str, Any]], always: Iterable[str] = ()) -> list[str]:
     """A name for each row of axis values: its values that are not the most common ones, and those of ``always``."""
     values = {axis: Counter(row[axis] for row in rows) for axis in (rows[0] if rows else ())}
-    usual = {axis: counts.most_common(1)[0][0] for axis, counts in values.items() if axis not in always}
+    said = {*always, *(axis for axis in _SAID if len(values.get(axis, ())) > 1)}
+    usual = {axis: counts.most_common(1)[0][0] for axis, counts in values.items() if axis not in said}
     return [" · ".join(word(a, v) for a, v in row.items() if a not in usual or v != usual[a]) for row in rows]
 
 

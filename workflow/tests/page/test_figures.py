@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import synthetic
 import synthetic_legs
-from takeback.figures import style
+from takeback.figures import fields, style
 from takeback.figures.heatmap import heatmap
 from takeback.figures.overlay import overlay
 
@@ -215,3 +215,9 @@ def test_signs_can_be_read_on_their_colour(verdict):
 
     low, high = sorted((luminance(colour), luminance(style.on(colour))))
     assert (high + 0.05) / (low + 0.05) >= 4.5  # WCAG 2.2, AA
+
+
+def test_the_hardware_of_each_kill_is_said_where_it_varies():
+    moves = [{"fault": "sigkill", "resume_hardware": name} for name in ("default", "default", "t2")]
+    assert fields.names(moves) == ["resume hardware default", "resume hardware default", "resume hardware t2"]
+    assert fields.names(moves[:2]) == ["", ""]

@@ -69,6 +69,7 @@ class Scene:
         control: str | None = None,
         steps: int = STEPS,
         then: list[dict[str, Any]] | None = None,
+        resume_hardware: dict[str, Any] | None = None,
     ) -> None:
         self.own_rng, self.digests, self.ledger, self.at_each_step = own_rng, digests, ledger, at_each_step
         self.steps, self.commits = steps, commits
@@ -81,6 +82,7 @@ class Scene:
             "trainer": settings or {},
             "resume_trainer": resume_settings or {},
             **({"then": then} if then else {}),
+            "resume_hardware": resume_hardware,
         }
         (axes,) = matrix.product(block)
         self.cell = matrix.cell_of(

@@ -101,6 +101,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "first_step": first,
                 "first_state": state,
                 "max_ulp": None if not ran else 0 if verdict == "equal" else 4711,
+                "first_ulp": None if not ran else 0 if verdict == "equal" else 4,
                 "diagnosis": _diagnosis(verdict, first, state),
                 "comparison": f"{one.against}, {axes['backend']}: resumed leg "
                 f"(world {axes['resume_world']}) against the "
@@ -113,6 +114,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "expected_first_state": expect.first_state,
                 "expected_restored_step": expect.restored,
                 "expected_sees": expect.sees,
+                "expected_ulp": None,
                 "because": expect.because,
                 "restored_step": restored if ran else None,
                 "committed_step": restored if ran else None,
@@ -122,6 +124,8 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "states_compared": 900 if ran else 0,
                 "states_different": 0 if first is None else 12,
                 "samples_equal": True if ran else None,
+                "ran_on": "AVX512 kernels, 1 thread" if ran else None,
+                "resumed_on": "AVX512 kernels, 1 thread" if ran else None,
                 "detect_s": 0.02 + number % 7 / 100 if ran else None,
                 "survivors_saw": "RuntimeError: Connection closed by peer" if ran else None,
                 "names_peer": False if ran else None,
@@ -142,6 +146,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
         {
             "first_step": "Int64",
             "max_ulp": "Int64",
+            "first_ulp": "Int64",
             "expected_first_step": "Int64",
             "expected_restored_step": "Int64",
             "restored_step": "Int64",

@@ -1,8 +1,10 @@
 """Expansion of blocks to cells, and of cells to legs that are shared."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from takeback import experiment, matrix
+from takeback.errors import ExperimentError
 
 AXES = st.fixed_dictionaries(
     {
@@ -140,6 +142,40 @@ def test_a_short_deadline_is_for_the_runs_that_may_hang(tmp_path):
 
 
 def one_cell(folder, program, more=(), /, **axes):
+def test_the_run_that_goes_on_has_other_hardware_and_the_rest_has_what_the_cell_names(tmp_path):
+    other = {"hardware": {"capability": "avx2"}, "resume_hardware": {"threads": 2}}
+    cell = one_cell(tmp_path, {"name": "reference"}, kill_step=6, **other)
+    assert [leg.hardware for leg in cell.legs] == [
+        *3 * [{"capability": "avx2", "threads": 1}],
+        {"capability": "avx2", "threads": 2},
+    ]
+    assert cell.resumed.label == "resume-gloo-w2to4-avx2-t2"
+    assert (cell.axes["hardware"], cell.axes["resume_hardware"]) == ("avx2", "t2")
+    assert matrix.matches(cell.axes, other)
+    assert not matrix.matches(cell.axes, {"resume_hardware": {"threads": 3}})
+
+
+def test_a_cell_that_names_no_hardware_has_the_usual_one_and_no_axis_of_it(tmp_path):
+    cell = one_cell(tmp_path, {"name": "reference"}, kill_step=6)
+    assert {"threads": 1} == cell.reference.hardware == cell.resumed.hardware
+    assert not {"hardware", "resume_hardware"} & cell.axes.keys()
+
+
+def test_the_instant_of_a_random_fault_is_the_same_on_any_hardware(tmp_path):
+    random = {"kill_step": 6, "point": "random"}
+    usual = one_cell(tmp_path, {"name": "reference"}, **random).killed.faults[0]["pause"]
+    assert (
+        one_cell(tmp_path, {"name": "reference"}, **random, hardware={"threads": 2}).killed.faults[0]["pause"] == usual
+    )
+
+
+def test_several_lives_on_other_hardware_are_refused(tmp_path):
+    lives = {"kill_step": 6, "then": [{"kill_step": 9}], "resume_hardware": {"threads": 2}}
+    with pytest.raises(ExperimentError, match="lives on other hardware have no reference of their own"):
+        one_cell(tmp_path, {"name": "reference"}, **lives)
+
+
+def one_cell(folder, program, **axes):
     import yaml
 
     document = {

@@ -7,13 +7,14 @@ import pytest
 import synthetic
 import synthetic_legs
 from takeback import machine, provenance, sources
+from takeback.answer import answer
 
 SPEC = {"trainer": {"settings": {"seed": 7}}, "backend": "gloo", "world": 2, "hardware": {"threads": 1}}
 
 
 @pytest.fixture(autouse=True)
 def no_torch(monkeypatch):
-    monkeypatch.setattr(machine, "_capability", lambda environment: environment.get("ATEN_CPU_CAPABILITY", "X"))
+    monkeypatch.setattr(machine, "_capability", lambda: "X")
 
 
 def test_the_id_of_a_leg_changes_with_any_fact_and_with_nothing_else():
@@ -22,10 +23,28 @@ def test_the_id_of_a_leg_changes_with_any_fact_and_with_nothing_else():
     assert one["id"] == same["id"] != other["id"]
 
 
-def test_threads_and_kernel_capability_of_the_ranks_are_in_the_fingerprint():
-    environment = {"OMP_NUM_THREADS": "3", "ATEN_CPU_CAPABILITY": "avx2"}
-    fingerprint = machine.of_leg(SPEC, {}, environment)["fingerprint"]
-    assert (fingerprint["threads"], fingerprint["cpu_capability"]) == ("3", "avx2")
+def test_threads_and_kernels_of_all_ranks_as_they_found_them_are_in_the_fingerprint():
+    asked = {"OMP_NUM_THREADS": "3", "ATEN_CPU_CAPABILITY": "avx2"}
+    measured = [{"kernels": "DEFAULT", "threads": 3}, {"kernels": "AVX2", "threads": 3}]
+    fingerprint = machine.of_leg(SPEC, {}, asked, measured)["fingerprint"]
+    assert (fingerprint["threads"], fingerprint["cpu_capability"]) == ("3", "AVX2 and DEFAULT")
+    assert machine.of_leg(SPEC, {}, asked)["fingerprint"]["cpu_capability"] == "X", "not what was asked for"
+
+
+def test_kernels_that_a_processor_lacks_the_instructions_for_are_named(monkeypatch):
+    monkeypatch.setattr(machine, "cpu", lambda: ("Example CPU", "avx avx2 fma"))
+    assert (machine.lacks("default"), machine.lacks("avx2")) == (None, None)
+    assert machine.lacks("avx512") == "this processor has no avx512bw, avx512dq, avx512vl, which avx512 kernels need"
+
+
+def test_what_runs_had_before_and_after_the_fault_is_stated_with_its_cells():
+    asked = synthetic.experiment(controls=False)
+    frame = synthetic.verdicts(asked)
+    frame.loc[0, "resumed_on"] = "AVX2 kernels, 2 threads"
+    stated = provenance.of_experiment(asked, frame, [])["hardware"]
+    assert stated["run on AVX512 kernels, 1 thread, resumed on AVX2 kernels, 2 threads"] == "1 cell"
+    assert len(stated) == 2
+    assert "on other hardware (AVX512 kernels, 1 thread → AVX2 kernels, 2 threads)" in answer(frame).sentence
 
 
 def test_variables_that_change_kernels_are_recorded_and_others_are_not():

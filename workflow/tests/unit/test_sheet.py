@@ -33,4 +33,15 @@ def test_what_a_trainer_did_not_tell_is_said_to_be_not_told():
 
 def test_the_half_page_has_a_line_for_each_thing_that_was_promised():
     names = [name for name, _ in sheet(found())]
-    assert names == ["chip", "dtype", "shapes", "bridge", "versions", "source", "seeds", "dataset", "experiment"]
+    assert names == [
+        "chip",
+        "hardware",
+        "dtype",
+        "shapes",
+        "bridge",
+        "versions",
+        "source",
+        "seeds",
+        "dataset",
+        "experiment",
+    ]

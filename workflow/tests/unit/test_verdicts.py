@@ -568,18 +568,116 @@ def test_another_cpu_capability_is_invalid_and_named():
     assert row["diagnosis"] == "hardware differs between reference and resumed leg: cpu_capability AVX512 → AVX2"
 
 
+AVX2 = {"capability": "avx2"}
+
+
+def scene_on(resumed, **more):
+    """A cell whose resumed leg asks for ``resumed`` and has it."""
+    names = {"capability": "cpu_capability", "threads": "threads"}
+    scene = Scene(resume_hardware=resumed, at_each_step=True, **more)
+    return scene.fingerprint("resumed", **{names[name]: str(value).upper() for name, value in resumed.items()})
+
+
+def other_kernels(scene):
+    """From step 17 on the weights differ, and from step 18 on the losses do, by 1 and 3 ULP."""
+    scene.change("resumed", "digests", entry("model.w", after=17), digest=OTHER)
+    scene.change("resumed", "losses", steps(18, 18), loss_bits=bits_at(18) + 1)
+    return scene.change("resumed", "losses", steps(20, 20), loss_bits=bits_at(20) + 3)
+
+
 def test_hardware_may_change_where_the_cell_changes_it():
-    scene = Scene().fingerprint("resumed", threads=2)
-    scene.cell.axes["resume_hardware"] = {"threads": 2}
-    row = scene.judge()
+    row = scene_on({"threads": 2}).judge()
     assert row["verdict"] == "equal"
     assert "hardware changed on purpose (threads 1 → 2)" in row["comparison"]
+    assert (row["ran_on"], row["resumed_on"]) == ("AVX512 kernels, 1 thread", "AVX512 kernels, 2 threads")
+
+
+def test_hardware_may_change_only_in_what_the_cell_names():
+    row = scene_on({"threads": 2}).fingerprint("resumed", threads=2, cpu_model="Other CPU").judge()
+    assert row["verdict"] == "invalid"
+    assert "hardware differs between reference and resumed leg: cpu_model Example CPU → Other CPU" in row["diagnosis"]
 
 
 def test_hardware_that_should_change_for_the_resume_may_not_change_before_it():
-    scene = Scene().fingerprint("twin", threads=2).fingerprint("resumed", threads=2)
-    scene.cell.axes["resume_hardware"] = {"threads": 2}
-    assert scene.judge()["diagnosis"] == "hardware differs between reference and twin: threads 1 → 2"
+    row = scene_on({"threads": 2}).fingerprint("twin", threads=2).judge()
+    assert row["verdict"] == "invalid"
+    assert "the twin did not run on the hardware that was asked for: threads 2 instead of 1" in row["diagnosis"]
+
+
+@pytest.mark.parametrize("measured", ["AVX512", "AVX2 and AVX512"])
+def test_a_leg_that_did_not_get_the_kernels_that_it_asked_for_is_invalid(measured):
+    row = scene_on(AVX2).fingerprint("resumed", cpu_capability=measured).judge()
+    assert row["verdict"] == "invalid"
+    assert (
+        f"the resumed leg did not run on the hardware that was asked for: cpu_capability {measured}" in row["diagnosis"]
+    )
+
+
+def test_a_trainer_may_choose_its_own_threads_where_no_hardware_is_named():
+    scene = Scene()
+    for leg in scene.evidence:
+        scene.fingerprint(leg, threads=4)
+    assert scene.judge()["verdict"] == "equal"
+
+
+def test_other_bits_on_other_hardware_are_the_hardwares_if_the_state_was_restored():
+    row = other_kernels(scene_on(AVX2)).judge()
+    assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 17, "model.w")
+    assert (row["first_ulp"], row["max_ulp"]) == (0, 3)
+    why = (
+        "the state was restored bit for bit, and the hardware is another: cpu_capability AVX512 → AVX2; from step 17 on"
+    )
+    assert row["diagnosis"].startswith(why)
+
+
+def test_other_bits_on_the_same_hardware_are_not_put_down_to_it():
+    assert "hardware" not in other_kernels(Scene(at_each_step=True)).judge()["diagnosis"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda scene: scene.change("resumed", "digests", entry("rng.torch", moment="loaded"), digest=OTHER),
+        lambda scene: scene.drop("resumed", "digests", lambda frame: frame.moment == "loaded"),
+        lambda scene: scene.change("resumed", "losses", steps(22, 22), loss_bits=0x7FC00000),
+        lambda scene: scene.drop("resumed", "losses", steps(23)),
+        lambda scene: scene.drop("resumed", "ledger", steps(19, 19)),
+    ],
+    ids=["state of the load", "load not told", "NaN", "steps left out", "samples"],
+)
+def test_what_no_other_kernel_explains_is_not_put_down_to_the_hardware(damage):
+    scene = other_kernels(scene_on(AVX2))
+    damage(scene)
+    row = scene.judge()
+    assert row["verdict"] == "different"
+    assert "the hardware is another" not in row["diagnosis"]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "surprise"),
+    [
+        ({"max_ulp": 3, "max_first_ulp": 0}, False),
+        ({"max_ulp": 2}, True),
+        ({"min_ulp": 3}, False),
+        ({"min_ulp": 4}, True),
+    ],
+)
+def test_losses_further_apart_than_predicted_are_a_surprise(bounds, surprise):
+    row = other_kernels(scene_on(AVX2, expect=Expectation("different", "other kernels", 17, **bounds))).judge()
+    assert (row["verdict"], row["surprise"]) == ("different", surprise)
+
+
+def test_a_first_loss_further_apart_than_predicted_is_a_surprise_although_all_are_near_enough():
+    scene = scene_on(AVX2, expect=Expectation("different", "other kernels", 17, max_ulp=3, max_first_ulp=1))
+    row = scene.change("resumed", "losses", steps(17, 17), loss_bits=bits_at(17) + 2).judge()
+    assert (row["first_ulp"], row["max_ulp"], row["surprise"]) == (2, 2, True)
+    assert row["expected_ulp"] == "at most 3 ULP; at most 1 ULP at the first step"
+
+
+def test_a_loss_that_is_not_there_is_further_than_any_bound():
+    scene = scene_on(AVX2, expect=Expectation("different", "other kernels", 17, max_ulp=3))
+    row = other_kernels(scene).drop("resumed", "losses", steps(23)).judge()
+    assert (row["verdict"], row["max_ulp"], row["surprise"]) == ("different", None, True)
 
 
 def test_a_leg_without_a_fingerprint_is_invalid():
