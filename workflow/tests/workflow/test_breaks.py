@@ -42,7 +42,7 @@ class Place:
         whole = path.read_text()
         assert whole.count(broken["old"]) == 1, f"{broken['old']!r} must stand once in {broken['file']}"
         path.write_text(whole.replace(broken["old"], broken["new"]))
-        quick = all(test.startswith("unit/") for test in broken["tests"])
+        quick = all(test.startswith(("unit/", "page/")) for test in broken["tests"])
         try:
             return (self.in_a_fork if quick else self.afresh)([f"workflow/tests/{test}" for test in broken["tests"]])
         finally:
