@@ -57,7 +57,7 @@ class Place:
         """As anybody would: tests that start processes of their own must not be forks of one that has not."""
         command = [sys.executable, "-m", "pytest", *breaker.OPTIONS, *tests]
         ended = subprocess.run(
-            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+            command, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False, timeout=600
         )
         return ended.returncode, ended.stdout
 
