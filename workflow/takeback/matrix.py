@@ -280,9 +280,9 @@ def reference_of(
         return "changed topology, the trainer's own reduction", world, {}
     if settings["reduction"] == "fixed-order" and tensor_ranks(settings, world) == tensor_ranks(resumes, resume_world):
         return "changed topology, fixed-order reduction", world, {}
-    # The backend's own sum has other bits at another world size, and so have sums within a layer that more or fewer ranks
-    # share: compare with an uninterrupted run whose state is moved in memory, never through a file, at the step of the
-    # newest checkpoint.
+    # The backend's own sum has other bits at another world size, and so have sums within a layer that more or fewer
+    # ranks share: compare with an uninterrupted run whose state is moved in memory, never through a file, at the step
+    # of the newest checkpoint.
     step = axes["kill_step"] if axes["point"] in AFTER_A_SAVE else axes["kill_step"] - 1
     saved = step // settings["save_every"] * settings["save_every"]
     if saved == 0:
@@ -299,7 +299,9 @@ def layout(settings: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def tensor_ranks(settings: Mapping[str, Any], world: int) -> int:
     """How many ranks share the sums within a layer."""
-    return mesh.dimensions(settings["strategy"], world, settings["shard_ranks"], settings["tensor_ranks"]).get("tensor", 1)
+    return mesh.dimensions(settings["strategy"], world, settings["shard_ranks"], settings["tensor_ranks"]).get(
+        "tensor", 1
+    )
 
 
 def chosen(axes: Mapping[str, Any], group: str) -> dict[str, Any]:

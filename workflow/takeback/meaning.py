@@ -120,9 +120,7 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
         raise ExperimentError(f"{key}.then: lives on other hardware have no reference of their own; leave one out")
     resumes = settings | matrix.chosen(axes, "resume_trainer")
     worlds = [("world", axes["world"], settings), ("resume_world", axes["resume_world"], resumes)]
-    worlds += [
-        (f"then.{number}.world", life["world"], resumes) for number, life in enumerate(lives) if "world" in life
-    ]
+    worlds += [(f"then.{number}.world", life["world"], resumes) for number, life in enumerate(lives) if "world" in life]
     if named := axes["reference"]:
         if "fixed-order" not in (settings.get("reduction"), named.get("trainer", {}).get("reduction")):
             raise ExperimentError(f"{key}.reference: another run is a measure with reduction: fixed-order alone")

@@ -166,7 +166,10 @@ def _comparison(cell: Cell, legs: Mapping[str, LegView], compared: list[str]) ->
     if not made:
         return "nothing was compared"
     reference, resumed = legs[cell.reference.id], legs[cell.resumed.id]
-    sides = f"resumed leg (world {resumed.world}) against the uninterrupted reference (world {reference.world})"
+    # What must not change a bit is no setting of the reference, so that cells share it.
+    without = sorted(cell.killed.trainer["settings"].keys() - cell.reference.trainer["settings"].keys())
+    lacks = f", without {', '.join(without)}" if without else ""
+    sides = f"resumed leg (world {resumed.world}) against the uninterrupted reference (world {reference.world}{lacks})"
     return f"{cell.against}, {resumed.spec['backend']}: {sides}: {'; '.join(made)}"
 
 

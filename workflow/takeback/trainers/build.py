@@ -32,8 +32,8 @@ def build(cfg: Settings, strategy: Strategy) -> State:
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=cfg.learning_rate,
-        # One parameter at a time. The fused kernel rounds the last elements of a shard otherwise than the same elements
-        # inside a whole tensor (torch 2.13, CPU: seen on 3 ranks).
+        # One parameter at a time. The fused kernel rounds the last elements of a shard otherwise than the same
+        # elements inside a whole tensor (torch 2.13, CPU: seen on 3 ranks).
         foreach=False,
     )
     for parameter in model.parameters():  # from the start, so that every state has the same names
@@ -44,7 +44,14 @@ def build(cfg: Settings, strategy: Strategy) -> State:
         }
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: rate(done, cfg))
     sampler = Sampler(cfg.samples, cfg.batch, cfg.shards, cfg.seed)
-    return State(model, average, optimizer, schedule, sampler, Randomness(cfg.rng, cfg.seed, dist.get_rank(strategy.data), device))
+    return State(
+        model,
+        average,
+        optimizer,
+        schedule,
+        sampler,
+        Randomness(cfg.rng, cfg.seed, dist.get_rank(strategy.data), device),
+    )
 
 
 def rate(done: int, cfg: Settings) -> float:

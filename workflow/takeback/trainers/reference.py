@@ -171,7 +171,7 @@ def train(
 
 
 def restore(cfg: Settings, state: State | None, checkpoints: Checkpoints, share: Strategy) -> None:
-    """Bring back the newest checkpoint if there is one, and go on only if all ranks of the first phase have the same."""
+    """Bring back the newest checkpoint, if any, and go on only if all ranks of the first phase have the same."""
     if state is None:
         probe.restored(0, epoch=0)
         return

@@ -127,7 +127,9 @@ def check(settings: Settings, world: int) -> None:
         except ValueError as error:
             raise SettingsError(f"--strategy: {error}") from None
         if settings.shards % mesh.data_ranks(dimensions):
-            raise SettingsError(f"--shards: {settings.shards} can't be dealt evenly to {mesh.data_ranks(dimensions)} ranks")
+            raise SettingsError(
+                f"--shards: {settings.shards} can't be dealt evenly to {mesh.data_ranks(dimensions)} ranks"
+            )
         if settings.heads % dimensions.get("tensor", 1):
             raise SettingsError(f"--heads: {settings.heads} can't be dealt evenly to {dimensions['tensor']} ranks")
     if settings.timeout and settings.strategy not in ("ddp", "single"):
@@ -140,7 +142,9 @@ def _check_handover(settings: Settings, world: int) -> None:
     except ValueError:
         raise SettingsError(f"--handover: {settings.handover!r} is not ranks:step:ranks, as in 4:8:2") from None
     if settings.phases(world)[1][2] not in mesh.STRATEGIES:
-        raise SettingsError(f"--handover: {settings.phases(world)[1][2]!r} is no strategy; one of: {', '.join(mesh.STRATEGIES)}")
+        raise SettingsError(
+            f"--handover: {settings.phases(world)[1][2]!r} is no strategy; one of: {', '.join(mesh.STRATEGIES)}"
+        )
     if min(first, second) < 1 or not 0 < step < settings.steps:
         raise SettingsError(f"--handover: needs ranks of at least 1 and a step from 1 to {settings.steps - 1}")
     if max(first, second) != world:

@@ -92,7 +92,9 @@ class State:
         }
 
     def restore(self, snapshot: dict[str, Any], rank: int, whole: bool = True) -> None:
-        """Put a :meth:`snapshot` in place; a part that is missing stays as it is, as do streams of a ``rank`` without."""
+        """Put a :meth:`snapshot` in place; a part that is missing stays as it is, as do streams of a ``rank`` that has
+        none there.
+        """
         options = StateDictOptions(full_state_dict=whole)
         if "model" in snapshot:
             set_model_state_dict(self.model, snapshot["model"], options=options)

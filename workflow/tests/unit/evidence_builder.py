@@ -89,6 +89,7 @@ class Scene:
             axes,
             trainer={"command": ["train"], "settings": {"steps": steps}},
             usual={"reduction": "fixed-order", "save_every": SAVE_EVERY},
+            neutral=["timeout"],
             expect=expect or Expectation("equal", "the whole state is in the checkpoint"),
             control=control,
             deadline=60.0,

@@ -141,7 +141,6 @@ def test_a_short_deadline_is_for_the_runs_that_may_hang(tmp_path):
     assert long.reference.deadline == 600
 
 
-def one_cell(folder, program, more=(), /, **axes):
 def test_the_run_that_goes_on_has_other_hardware_and_the_rest_has_what_the_cell_names(tmp_path):
     other = {"hardware": {"capability": "avx2"}, "resume_hardware": {"threads": 2}}
     cell = one_cell(tmp_path, {"name": "reference"}, kill_step=6, **other)
@@ -175,7 +174,7 @@ def test_several_lives_on_other_hardware_are_refused(tmp_path):
         one_cell(tmp_path, {"name": "reference"}, **lives)
 
 
-def one_cell(folder, program, **axes):
+def one_cell(folder, program, more=(), /, **axes):
     import yaml
 
     document = {

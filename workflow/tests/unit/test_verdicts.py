@@ -82,6 +82,11 @@ def test_an_equal_cell_says_what_agrees_and_which_steps_were_done_twice():
     assert row["comparison"].startswith("same topology, gloo: resumed leg (world 2) against")
 
 
+def test_a_comparison_says_which_settings_its_reference_had_no_need_of():
+    row = Scene(settings={"timeout": 2}).judge()
+    assert "against the uninterrupted reference (world 2, without timeout)" in row["comparison"]
+
+
 def test_a_start_from_scratch_is_right_and_said_where_nothing_was_committed():
     row = Scene(kill_step=2).judge()
     assert (row["verdict"], row["restored_step"], row["committed_step"]) == ("equal", 0, 0)

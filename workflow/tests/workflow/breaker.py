@@ -11,6 +11,7 @@ import os
 import sys
 
 import hypothesis  # noqa: F401
+import jinja2  # noqa: F401
 import jsonschema  # noqa: F401
 import matplotlib.pyplot  # noqa: F401
 import numpy  # noqa: F401
@@ -18,10 +19,12 @@ import pandas  # noqa: F401
 import psutil  # noqa: F401
 import pyarrow.parquet  # noqa: F401
 import pytest
+import seaborn  # noqa: F401
 import yaml  # noqa: F401
 
 # Plain assertions: nobody reads why a test is red, and to rewrite those of a module takes as long as a test.
-OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--timeout=60", "--assert=plain"]
+# The time-out is for tests that hang when a guard is broken; what prepares them may be slow on a busy machine.
+OPTIONS = ["-q", "-x", "-p", "no:cacheprovider", "--timeout=60", "-o", "timeout_func_only=true", "--assert=plain"]
 
 
 def main() -> None:

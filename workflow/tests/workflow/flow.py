@@ -57,8 +57,10 @@ FOREIGN = {
 class Flow:
     """A working directory with experiments, and the ways to call Snakemake there."""
 
-    def __init__(self, folder: Path, root: Path = ROOT, timeout: float = 280, **experiments: dict) -> None:
-        self.folder, self.root, self.timeout = folder, root, timeout
+    def __init__(
+        self, folder: Path, root: Path = ROOT, timeout: float = 280, cores: int = 4, **experiments: dict
+    ) -> None:
+        self.folder, self.root, self.timeout, self.cores = folder, root, timeout, cores
         (folder / "experiments").mkdir(parents=True, exist_ok=True)
         for name, document in experiments.items():
             self.write(name, document)
@@ -70,7 +72,7 @@ class Flow:
         config = {"experiments": self.folder / "experiments", **config}
         return [
             *(sys.executable, "-m", "snakemake", "--snakefile", str(self.root / "Snakefile")),
-            *("--directory", str(self.folder), "--cores", "4", *targets),
+            *("--directory", str(self.folder), "--cores", str(self.cores), *targets),
             *("--config", *(f"{key}={value}" for key, value in config.items())),
         ]
 

@@ -50,7 +50,7 @@ def test_an_interrupted_workflow_leaves_nothing_and_goes_on(tmp_path, request, n
     until(lambda: not ours_of(call, tmp_path), "something is left", 20)
     if number == signal.SIGKILL:
         assert flow.run("--unlock").returncode == 0
-    again = flow.run("small", "--rerun-incomplete", warm=warm)
+    again = flow.run("small", "--rerun-incomplete")
     assert again.returncode == 0, again.stdout
     assert "small: 2 of 2 cells as predicted (2 equal)" in again.stdout
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(2500)
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """All lessons in one call, and the folder of their results."""
-    flow = Flow(tmp_path_factory.mktemp("lessons"), timeout=2400)
+    flow = Flow(tmp_path_factory.mktemp("lessons"), timeout=2400, cores=8)  # as the README calls them
     return flow.run("-k", "lessons", experiments=ROOT / "experiments"), flow.folder / "results"
 
 

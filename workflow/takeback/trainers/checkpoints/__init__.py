@@ -56,7 +56,7 @@ class Format(ABC):
             CheckpointError: on every rank, where any could not write it. What was there before stays.
         """
 
-    def wait(self) -> None:
+    def wait(self) -> None:  # noqa: B027 (nothing is what most formats have to do)
         """Return when what was begun is complete: at once, but for a format that writes in the background.
 
         Raises:
@@ -187,7 +187,9 @@ class Checkpoints:
             raise CheckpointError(f"{self.folder / name}: is of a newer trainer: {newer}")
         for key, here in self.run.items():
             if run.get(key) != here:
-                raise CheckpointError(f"{self.folder / name}: is of another run: {key} is {run.get(key)} there, {here} here")
+                raise CheckpointError(
+                    f"{self.folder / name}: is of another run: {key} is {run.get(key)} there, {here} here"
+                )
 
     def commit(self, name: str, step: int) -> dict[str, float]:
         """``name`` is complete: have ``latest`` name it, and retire old ones; on rank 0 alone. Returns seconds.
@@ -200,7 +202,10 @@ class Checkpoints:
         probe.record("committed", step=step)
         probe.point("save.pointer", step)
         old = sorted(self._complete())[: -self.cfg.keep]
-        for path in [*(self.folder / other for other in old if other not in (name, self.in_use)), *self._left_behind(name)]:
+        for path in [
+            *(self.folder / other for other in old if other not in (name, self.in_use)),
+            *self._left_behind(name),
+        ]:
             remove(path)
             probe.point("save.retire", step)
         return took

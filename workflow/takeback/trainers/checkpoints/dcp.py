@@ -203,4 +203,7 @@ def _sealed(path: Path, rank: int, sync: bool) -> dict[str, dict[str, Any]]:
 
 def _row(file: Path) -> dict[str, Any]:
     with open(file, "rb") as content:
-        return {"bytes": os.fstat(content.fileno()).st_size, "sha256": hashlib.file_digest(content, "sha256").hexdigest()}
+        return {
+            "bytes": os.fstat(content.fileno()).st_size,
+            "sha256": hashlib.file_digest(content, "sha256").hexdigest(),
+        }

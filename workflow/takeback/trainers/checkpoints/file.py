@@ -54,9 +54,7 @@ class Format(checkpoints.Format):
         at = (partial(self._halfway, step), partial(probe.point, "save.written", step))
         took = files.write(self.folder / name, payload + _LABEL + checksum + b"\n", self.cfg.write, *at)
         of_pointer = self.checkpoints.commit(name, step)
-        probe.record(
-            "note", step=step, text=f"written {self.cfg.write}", seconds={"file": took, "pointer": of_pointer}
-        )
+        probe.record("note", step=step, text=f"written {self.cfg.write}", seconds={"file": took, "pointer": of_pointer})
 
     def _halfway(self, step: int) -> None:
         probe.point("save.write", step)
