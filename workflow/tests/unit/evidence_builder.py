@@ -13,6 +13,7 @@ import pandas as pd
 from takeback import bits, matrix, verdicts
 from takeback.evidence import Evidence
 from takeback.matrix import Expectation
+from takeback.meaning import usual_settings
 
 STEPS, SAVE_EVERY, EPOCH, GLOBAL_BATCH = 24, 4, 8, 8
 STATE = [
@@ -88,7 +89,7 @@ class Scene:
         self.cell = matrix.cell_of(
             axes,
             trainer={"command": ["train"], "settings": {"steps": steps}},
-            usual={"reduction": "fixed-order", "save_every": SAVE_EVERY},
+            usual={**usual_settings(), "save_every": SAVE_EVERY},
             neutral=["timeout"],
             expect=expect or Expectation("equal", "the whole state is in the checkpoint"),
             control=control,

@@ -19,6 +19,6 @@ def test_the_points_of_the_schema_are_those_of_the_sources():
     import re
 
     folder = experiment.ROOT / "workflow/takeback"
-    text = "".join(path.read_text() for path in [*(folder / "trainers").glob("*.py"), folder / "probe.py"])
+    text = "".join(path.read_text() for path in [*(folder / "trainers").rglob("*.py"), folder / "probe.py"])
     points = set(re.findall(r"(?:probe\.| )point(?:\(|, )\"([a-z_.]+)\"", text))
     assert set(document.schema("reference-trainer")["x-points"]) == points
