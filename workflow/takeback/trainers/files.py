@@ -58,13 +58,18 @@ def write(
             target.unlink(missing_ok=True)
         raise
     if sync_folder:
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync(path.parent)
         clock("fsync_folder")
     return {part: seconds for part, seconds in clock.took.items() if part != "point"}
+
+
+def sync(folder: Path) -> None:
+    """Make the names in a folder durable (fsync(2): that of a file does not)."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 class Clock:
