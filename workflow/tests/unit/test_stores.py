@@ -1,4 +1,4 @@
-"""What makes several objects a checkpoint, on a folder: complete or not there, and never an older one for want of a listing."""
+"""What makes several objects one checkpoint: it is complete or not there, whatever stops, and whatever a listing says."""
 
 import pytest
 from takeback.trainers import stores

@@ -48,12 +48,12 @@ class Store:
             self.fs.rm_file(f"{self.root}/{name}")
 
     def writer(self, checkpoint: str, **options: Any) -> Any:
-        from torch.distributed.checkpoint import FsspecWriter
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecWriter
 
         return FsspecWriter(f"{self.address}/{checkpoint}", **options, **OPTIONS)
 
     def reader(self, checkpoint: str) -> Any:
-        from torch.distributed.checkpoint import FsspecReader
+        from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
 
         return FsspecReader(f"{self.address}/{checkpoint}", **OPTIONS)
 
