@@ -10,11 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from takeback import objectstore
+from takeback import leg_job, objectstore
 from takeback.trainers import stores
 from takeback.trainers.stores import StoreError, manifest
 
@@ -100,7 +101,6 @@ def wait_until_ended(descriptor):
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     assert poll.poll(20_000), "it still runs"
-    os.close(descriptor)
 
 
 # Uploads
@@ -279,6 +279,18 @@ def test_a_server_on_a_copy_has_the_same_objects_and_leaves_the_first_alone(fold
         manifest.check(stores.get(OWN), name)
 
 
+def test_a_leg_is_given_its_parents_objects_with_their_attributes_and_may_write_them(tmp_path):
+    source = tmp_path / "parent" / "checkpoints" / "disk" / "1.data"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(b"weights")
+    os.setxattr(source, "user.swift.metadata", b"its name")
+    source.chmod(0o444)
+    leg_job.prepare({"parent": "parent"}, tmp_path / "child")
+    copied = tmp_path / "child" / "checkpoints" / "disk" / "1.data"
+    assert (copied.read_bytes(), os.getxattr(copied, "user.swift.metadata")) == (b"weights", b"its name")
+    assert copied.stat().st_mode & 0o200
+
+
 def test_copies_that_are_not_attributes_and_all_are_refused_and_no_start_from_scratch(folder, tmp_path):
     with objectstore.serve(folder) as variables:
         use(variables)
@@ -310,7 +322,12 @@ def test_a_server_ends_with_its_owner_however_that_ends(folder):
         port = int(told["AWS_ENDPOINT_URL_S3"].rpartition(":")[2])
         assert port in {connection.laddr.port for connection in psutil.Process(told["pid"]).net_connections()}
         owner.kill()
-    wait_until_ended(server)
+    try:
+        wait_until_ended(server)
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(server, signal.SIGKILL)
+        os.close(server)
     assert port not in {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
 
 

@@ -1,4 +1,4 @@
-"""What makes several objects one checkpoint: it is complete or not there, whatever stops, and whatever a listing says."""
+"""What makes several objects one checkpoint: complete or not there, whatever stops, and whatever a listing says."""
 
 import pytest
 from takeback.trainers import stores

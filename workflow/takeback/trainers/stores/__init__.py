@@ -25,7 +25,7 @@ class Store(Protocol):
         """Put ``data`` under ``name``: whole and durable once this returns, and before it what was there."""
 
     def names(self, prefix: str = "") -> list[str]:
-        """All names that begin with ``prefix``, sorted; of an object store this may lag behind, as :meth:`read` does not."""
+        """All names that begin with ``prefix``, sorted. On an object store they may lag behind :meth:`read`."""
 
     def remove(self, name: str) -> None:
         """Remove ``name``; where it is not there, nothing."""
