@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from takeback import leg_job, objectstore
+from takeback import leg_job, network, objectstore
 from takeback.trainers import stores
 from takeback.trainers.stores import StoreError, manifest
 
@@ -329,6 +329,27 @@ def test_a_server_ends_with_its_owner_however_that_ends(folder):
             signal.pidfd_send_signal(server, signal.SIGKILL)
         os.close(server)
     assert port not in {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+
+
+ONE_PUT = """
+from takeback.trainers import stores
+store = stores.get("s3://checkpoints/run")
+store.write("latest", b"step-00000001")
+print(store.read("latest").decode())
+"""
+
+
+def test_ranks_on_hosts_of_their_own_reach_a_server_on_the_supervisors(folder):
+    if reason := network.unavailable():
+        pytest.skip(f"{reason} (root)")
+    with (
+        network.surround({}, folder, world=1) as hosts,
+        objectstore.serve(folder, network.address()) as variables,
+    ):
+        use(variables)
+        rank = [sys.executable, "-c", ONE_PUT]
+        told = subprocess.run(rank, preexec_fn=lambda: hosts.enter(0), capture_output=True, text=True, check=False)
+    assert told.stdout.strip() == "step-00000001", told.stderr[-1000:]
 
 
 def test_a_server_that_can_not_start_is_an_error(tmp_path):
