@@ -291,15 +291,19 @@ def test_a_leg_is_given_its_parents_objects_with_their_attributes_and_may_write_
     assert copied.stat().st_mode & 0o200
 
 
-def test_copies_that_are_not_attributes_and_all_are_refused_and_no_start_from_scratch(folder, tmp_path):
+@pytest.mark.parametrize(
+    ("saves", "says"),
+    [(1, "step-00000001: is not complete: it has no manifest"), (2, "latest: is missing, and 2 checkpoints are there")],
+)
+def test_a_copy_that_lost_the_attributes_is_refused_and_is_no_start_from_scratch(folder, tmp_path, saves, says):
     with objectstore.serve(folder) as variables:
         use(variables)
-        save(stores.get(OWN), 1)
-        save(stores.get(OWN), 2)
+        for step in range(1, saves + 1):
+            save(stores.get(OWN), step)
     shutil.copytree(folder, tmp_path / "child", copy_function=shutil.copyfile)
     with objectstore.serve(tmp_path / "child") as other:
         use(other)
-        with pytest.raises(StoreError, match="latest: is missing, and 2 checkpoints are there"):
+        with pytest.raises(StoreError, match=says):
             manifest.newest(stores.get(OWN))
 
 

@@ -89,7 +89,7 @@ def newest(store: Store) -> str | None:
     """The checkpoint that ``latest`` names; None where nothing has been saved yet.
 
     Raises:
-        StoreError: ``latest`` can't be what the last save wrote.
+        StoreError: ``latest`` can't be what the last save wrote, or objects that are listed are not there.
     """
     try:
         name = store.read(POINTER).decode(errors="replace").strip()
@@ -97,6 +97,8 @@ def newest(store: Store) -> str | None:
         # The first save may have been killed between its manifest and the pointer; of two, the first wrote the pointer.
         if len(there := sealed(store)) > 1:
             raise StoreError(f"{POINTER}: is missing, and {len(there)} checkpoints are there") from None
+        for name in there:
+            manifest(store, name)  # an object that is listed and can't be read is damage, not a beginning
         return None
     if not NAME.fullmatch(name):
         raise StoreError(f"{POINTER}: is damaged: {name!r} is no name of a checkpoint")
