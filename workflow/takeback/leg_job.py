@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from takeback import backends, clock, evidence, faults, launchers, machine, records
+from takeback import backends, clock, evidence, faults, launchers, machine, objectstore, records
 from takeback.errors import EvidenceError
 from takeback.launchers.recorder import Recorder
 
@@ -52,7 +52,7 @@ def prepare(spec: dict[str, Any], folder: Path) -> None:
         (folder / name).mkdir(parents=True)
     checkpoints = folder / "checkpoints"
     if spec["parent"]:
-        shutil.copytree(folder.parent / spec["parent"] / "checkpoints", checkpoints, copy_function=shutil.copyfile)
+        shutil.copytree(folder.parent / spec["parent"] / "checkpoints", checkpoints, copy_function=objectstore.copy)
     else:
         checkpoints.mkdir()
     evidence.write_json(folder / "leg.json", spec)

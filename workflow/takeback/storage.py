@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from takeback import objectstore
 from takeback.errors import EvidenceError
 from takeback.faults import Surroundings
 
@@ -114,7 +115,7 @@ def copy(source: Path, target: Path) -> None:
     """Make the content of ``target`` that of ``source``."""
     for path in target.iterdir():
         shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
-    shutil.copytree(source, target, copy_function=shutil.copyfile, dirs_exist_ok=True)
+    shutil.copytree(source, target, copy_function=objectstore.copy, dirs_exist_ok=True)
 
 
 def call(*words: str) -> None:

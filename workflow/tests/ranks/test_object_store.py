@@ -1,0 +1,373 @@
+"""Checkpoints on a real object server: what a kill leaves of an upload, listings that lag behind, a server that ends.
+
+The server is OpenStack Swift with its S3 interface, the client s3fs (envs/objects.txt).
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from takeback import leg_job, network, objectstore
+from takeback.trainers import stores
+from takeback.trainers.stores import StoreError, manifest
+
+pytestmark = pytest.mark.skipif(
+    objectstore.unavailable(Path()) is not None, reason=str(objectstore.unavailable(Path()))
+)
+OWN = "s3://checkpoints/run"
+OBJECTS = {"0.bin": b"weights" * 1000, "1.bin": b"moments" * 1000}
+
+
+def use(variables):
+    """Make this process one that has been handed the variables of a server."""
+    import s3fs
+
+    s3fs.S3FileSystem.clear_instance_cache()  # fsspec's; a client knows the server that it was made for
+    os.environ.update(variables)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """The variables of one server, which tests share that don't touch it."""
+    with objectstore.serve(tmp_path_factory.mktemp("shared")) as variables:
+        yield variables
+
+
+@pytest.fixture(autouse=True)
+def environment():
+    """The tests' own environment, back again after each."""
+    before = dict(os.environ)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def address(server, request):
+    """A folder of the shared server for one test."""
+    use(server)
+    return f"s3://checkpoints/{abs(hash(request.node.name)):x}"
+
+
+@pytest.fixture
+def store(address):
+    return stores.get(address)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Where a server of the test's own keeps its objects."""
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints"
+
+
+@pytest.fixture
+def own(folder):
+    """A store on a server of the test's own."""
+    with objectstore.serve(folder) as variables:
+        use(variables)
+        yield stores.get(OWN)
+
+
+def save(store, step):
+    name = f"step-{step:08d}"
+    for key, data in OBJECTS.items():
+        store.write(f"{name}/{key}", data)
+    manifest.seal(store, name, {key: manifest.digest(data) for key, data in OBJECTS.items()})
+    store.write(manifest.POINTER, name.encode())
+    return name
+
+
+def kill_when_told(program, *words):
+    """Run a program until it has said a word, and SIGKILL it there; returns that word."""
+    child = subprocess.Popen([sys.executable, "-c", program, *words], stdout=subprocess.PIPE, text=True)
+    try:
+        return child.stdout.readline().strip()
+    finally:
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
+        child.stdout.close()
+
+
+def wait_until_ended(descriptor):
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    assert poll.poll(20_000), "it still runs"
+
+
+# Uploads
+
+
+HALF_A_PUT = """
+import http.client, signal, sys, urllib.parse
+url = urllib.parse.urlsplit(sys.argv[1])
+connection = http.client.HTTPConnection(url.netloc)
+connection.putrequest("PUT", f"{url.path}?{url.query}")
+connection.putheader("Content-Length", str(2 << 20))
+connection.endheaders(b"x" * (1 << 20))
+print("half", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("before", [None, b"the object before"])
+def test_a_put_that_is_killed_leaves_what_was_there(store, before):
+    name = "step-00000001/0.bin"
+    if before:
+        store.write(name, before)
+    url = store.fs.sign(f"{store.root}/{name}", client_method="put_object")
+    assert kill_when_told(HALF_A_PUT, url) == "half"
+    if before:
+        assert store.read(name) == before
+    else:
+        with pytest.raises(FileNotFoundError):
+            store.read(name)
+    assert store.names() == ([name] if before else [])
+
+
+TWO_OF_THREE_PARTS = """
+import signal, sys
+from takeback.trainers import stores
+store = stores.get(sys.argv[1])
+file = store.fs.open(f"{store.root}/{sys.argv[2]}", "wb", block_size=5 << 20)
+file.write(b"x" * (11 << 20))
+print(len(file.parts), flush=True)
+signal.pause()
+"""
+
+
+def test_a_multipart_upload_that_is_killed_leaves_no_object(store, address):
+    first = save(store, 1)
+    assert int(kill_when_told(TWO_OF_THREE_PARTS, address, "step-00000002/0.bin")) >= 1
+    assert manifest.begun(store) == [first]
+    with pytest.raises(FileNotFoundError):
+        store.read("step-00000002/0.bin")
+    left = [f"checkpoints/{upload['Key']}" for upload in store.fs.list_multipart_uploads("checkpoints")]
+    assert left == [f"{store.root}/step-00000002/0.bin"]
+
+
+def test_a_multipart_upload_is_one_object_once_it_is_complete(store):
+    data = os.urandom(11 << 20)
+    with store.fs.open(f"{store.root}/large", "wb", block_size=5 << 20) as file:
+        file.write(data)
+    assert store.read("large") == data
+    assert store.names() == ["large"]
+
+
+SAVE = """
+import signal, sys
+from takeback.trainers import stores
+from takeback.trainers.stores import manifest
+address, done = sys.argv[1], int(sys.argv[2])
+store, objects = stores.get(address), {"0.bin": b"0" * 1000, "1.bin": b"1" * 1000}
+steps = [lambda: store.write("step-00000002/0.bin", objects["0.bin"]),
+         lambda: store.write("step-00000002/1.bin", objects["1.bin"]),
+         lambda: manifest.seal(store, "step-00000002", {k: manifest.digest(v) for k, v in objects.items()}),
+         lambda: store.write("latest", b"step-00000002")]
+for step in steps[:done]:
+    step()
+print("done", flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(("done", "newest"), [(1, 1), (2, 1), (3, 1), (4, 2)])
+def test_a_save_that_is_killed_leaves_a_whole_checkpoint(store, address, done, newest):
+    save(store, 1)
+    assert kill_when_told(SAVE, address, str(done)) == "done"
+    found = manifest.newest(store)
+    assert found == f"step-{newest:08d}"
+    manifest.check(store, found)
+    assert manifest.sealed(store) == ["step-00000001", "step-00000002"][: 2 if done > 2 else 1]
+
+
+# Listings
+
+
+def test_a_listing_that_a_client_keeps_does_not_hide_what_another_process_saved(store, address):
+    import s3fs
+
+    first = save(store, 1)
+    keeps = s3fs.S3FileSystem(skip_instance_cache=True)
+    folder = f"{store.root}/step-00000002"
+    for client in (keeps, store.fs, store.reader("step-00000002").fs.fs):
+        assert client.ls(store.root)
+        assert not client.exists(f"{folder}/1.bin")
+    assert kill_when_told(SAVE, address, "4") == "done"
+    assert [Path(path).name for path in keeps.ls(store.root)] == ["latest", first]  # what fsspec does by itself
+    assert manifest.sealed(store) == [first, "step-00000002"]
+    for client in (store.fs, store.reader("step-00000002").fs.fs):
+        assert [Path(path).name for path in client.ls(store.root)] == ["latest", first, "step-00000002"]
+
+
+def test_a_listing_of_the_server_that_lags_behind_does_not_make_a_resume_go_back(own, folder, tmp_path):
+    """The database of the listing is put back to before the second save: a replica that has not heard of it yet."""
+    first = save(own, 1)
+    assert manifest.sealed(own) == [first]  # Swift writes what it was told to the database when it is asked
+    shutil.copytree(folder / "disk" / "containers", tmp_path / "before")
+    second = save(own, 2)
+    assert manifest.sealed(own) == [first, second]
+    shutil.copytree(tmp_path / "before", folder / "disk" / "containers", dirs_exist_ok=True)
+    assert manifest.sealed(own) == [first]
+    assert manifest.newest(own) == second
+    manifest.check(own, second)
+
+
+# Damage
+
+
+def test_a_bit_that_flips_on_the_disk_of_the_server_is_found(own, folder):
+    name = save(own, 1)
+    (data,) = (path for path in folder.rglob("*.data") if path.read_bytes() == OBJECTS["1.bin"])
+    with open(data, "r+b") as file:
+        file.seek(100)
+        file.write(b"!")
+    with pytest.raises(StoreError, match=rf"{name}/1.bin: is (damaged|missing)"):
+        manifest.check(own, name)
+
+
+def test_a_bucket_that_is_not_there_is_an_error_and_no_start_from_scratch(store):
+    assert manifest.newest(store) is None
+    with pytest.raises(FileNotFoundError, match="bucket does not exist"):
+        manifest.newest(stores.get("s3://checkpoint/run"))
+
+
+# DCP
+
+
+def test_dcp_saves_and_loads_the_same_bits(store):
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    name, generator = "step-00000001", torch.Generator().manual_seed(1)
+    state = {"weight": torch.randn(300, 200, generator=generator), "step": torch.tensor(7)}
+    written = dcp.save(state, storage_writer=store.writer(name), no_dist=True)
+    files = {".metadata", *(info.relative_path for info in written.storage_data.values())}
+    manifest.seal(store, name, {file: manifest.digest(store.read(f"{name}/{file}")) for file in files})
+    assert {f"{name}/{file}" for file in (*files, "manifest.json")} == set(store.names())
+    manifest.check(store, name)
+    loaded = {key: torch.zeros_like(value) for key, value in state.items()}
+    dcp.load(loaded, storage_reader=store.reader(name), no_dist=True)
+    assert all(torch.equal(loaded[key], value) for key, value in state.items())
+
+
+# The server
+
+
+def test_a_server_on_a_copy_has_the_same_objects_and_leaves_the_first_alone(folder, tmp_path):
+    with objectstore.serve(folder) as variables:
+        use(variables)
+        name = save(stores.get(OWN), 1)
+    shutil.copytree(folder, tmp_path / "child", copy_function=objectstore.copy)
+    with objectstore.serve(tmp_path / "child") as other:
+        assert other["AWS_ENDPOINT_URL_S3"] != variables["AWS_ENDPOINT_URL_S3"]
+        use(other)
+        child = stores.get(OWN + "/")
+        assert manifest.newest(child) == name
+        manifest.check(child, name)
+        manifest.retire(child, name)
+    with objectstore.serve(folder) as again:
+        use(again)
+        manifest.check(stores.get(OWN), name)
+
+
+def test_a_leg_is_given_its_parents_objects_with_their_attributes_and_may_write_them(tmp_path):
+    source = tmp_path / "parent" / "checkpoints" / "disk" / "1.data"
+    source.parent.mkdir(parents=True)
+    source.write_bytes(b"weights")
+    os.setxattr(source, "user.swift.metadata", b"its name")
+    source.chmod(0o444)
+    leg_job.prepare({"parent": "parent"}, tmp_path / "child")
+    copied = tmp_path / "child" / "checkpoints" / "disk" / "1.data"
+    assert (copied.read_bytes(), os.getxattr(copied, "user.swift.metadata")) == (b"weights", b"its name")
+    assert copied.stat().st_mode & 0o200
+
+
+@pytest.mark.parametrize(
+    ("saves", "says"),
+    [(1, "step-00000001: is not complete: it has no manifest"), (2, "latest: is missing, and 2 checkpoints are there")],
+)
+def test_a_copy_that_lost_the_attributes_is_refused_and_is_no_start_from_scratch(folder, tmp_path, saves, says):
+    with objectstore.serve(folder) as variables:
+        use(variables)
+        for step in range(1, saves + 1):
+            save(stores.get(OWN), step)
+    shutil.copytree(folder, tmp_path / "child", copy_function=shutil.copyfile)
+    with objectstore.serve(tmp_path / "child") as other:
+        use(other)
+        with pytest.raises(StoreError, match=says):
+            manifest.newest(stores.get(OWN))
+
+
+OWNER = """
+import json, signal, sys
+from pathlib import Path
+import psutil
+from takeback import objectstore
+with objectstore.serve(Path(sys.argv[1])) as variables:
+    print(json.dumps({"pid": psutil.Process().children()[0].pid, **variables}), flush=True)
+    signal.pause()
+"""
+
+
+def test_a_server_ends_with_its_owner_however_that_ends(folder):
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True)
+    with owner:
+        told = json.loads(owner.stdout.readline())
+        server = os.pidfd_open(told["pid"])
+        port = int(told["AWS_ENDPOINT_URL_S3"].rpartition(":")[2])
+        assert port in {connection.laddr.port for connection in psutil.Process(told["pid"]).net_connections()}
+        owner.kill()
+    try:
+        wait_until_ended(server)
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(server, signal.SIGKILL)
+        os.close(server)
+    assert port not in {c.laddr.port for c in psutil.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+
+
+ONE_PUT = """
+from takeback.trainers import stores
+store = stores.get("s3://checkpoints/run")
+store.write("latest", b"step-00000001")
+print(store.read("latest").decode())
+"""
+
+
+def test_ranks_on_hosts_of_their_own_reach_a_server_on_the_supervisors(folder):
+    if reason := network.unavailable():
+        pytest.skip(f"{reason} (root)")
+    with (
+        network.surround({}, folder, world=1) as hosts,
+        objectstore.serve(folder, network.address()) as variables,
+    ):
+        use(variables)
+        rank = [sys.executable, "-c", ONE_PUT]
+        told = subprocess.run(rank, preexec_fn=lambda: hosts.enter(0), capture_output=True, text=True, check=False)
+    assert told.stdout.strip() == "step-00000001", told.stderr[-1000:]
+
+
+def test_a_server_that_can_not_start_is_an_error(tmp_path):
+    with (
+        pytest.raises(objectstore.EvidenceError, match="did not start"),
+        objectstore.serve(tmp_path / "file" / "checkpoints"),
+    ):
+        pass
+
+
+def test_a_server_that_is_gone_is_an_oserror(folder):
+    with objectstore.serve(folder) as variables:
+        use(variables)
+        store = stores.get(OWN)
+        store.write("latest", b"step-00000001")
+    with pytest.raises(OSError, match="Could not connect"):
+        store.read("latest")
