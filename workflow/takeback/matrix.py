@@ -55,6 +55,7 @@ class Expectation:
 class Cell:
     """One point of the matrix: a list of legs to compare, and what is predicted of them.
 
+    ``original`` is, beside a reference that changes its topology itself, the run that stays on the killed one's.
     ``lives`` are the legs of the run that is killed, each the parent of the next; the last one is not struck.
     """
 
@@ -66,6 +67,7 @@ class Cell:
     lives: tuple[Leg, ...]
     expect: Expectation
     against: str
+    original: Leg | None = None
 
     @property
     def killed(self) -> Leg:
@@ -79,7 +81,7 @@ class Cell:
 
     @property
     def legs(self) -> tuple[Leg, ...]:
-        return self.reference, self.twin, *self.lives
+        return self.reference, self.twin, *self.lives, *([self.original] if self.original else [])
 
 
 def listed(value: Any) -> list[Any]:
@@ -206,7 +208,8 @@ def cell_of(
         lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice, **other))
     lives.append(leg(axes["resume_world"], resumes, parent=lives[-1], **other))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings}, usual and {**usual, **resumes})
-    undisturbed = {name: value for name, value in settings.items() if name in given or name not in neutral} | extra
+    unstruck = {name: value for name, value in settings.items() if name in given or name not in neutral}
+    undisturbed = unstruck | extra
     # A short deadline is for runs that may hang, which an undisturbed one of the reference trainer does not.
     patient = max(deadline, Leg.deadline) if usual else deadline
     shown = {**axes, "fault": faults_slug(axes["fault"])}
@@ -221,6 +224,7 @@ def cell_of(
         lives=tuple(lives),
         expect=expect,
         against=against,
+        original=leg(axes["world"], unstruck, patient, **first) if "handover" in extra else None,
     )
 
 

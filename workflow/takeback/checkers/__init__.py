@@ -19,6 +19,7 @@ from takeback.checkers import (
     hardware,
     losses,
     lost,
+    original,
     receipts,
     reload,
     repeatability,
@@ -52,7 +53,7 @@ GATES: tuple[Checker, ...] = (
     repeatability.check,  # unrepeatable
     agreement.states,  # different
 )
-COMPARISONS: tuple[Checker, ...] = (losses.check, state.check, data.check, beside.check)
+COMPARISONS: tuple[Checker, ...] = (losses.check, state.check, data.check, beside.check, original.check)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def judge(case: Case) -> Judgement:
 
 def _different(case: Case, found: list[Finding], compared: list[Finding], remarks: list[str]) -> Judgement:
     first = min(finding.first_step for finding in compared if finding.verdict)
-    of_losses, of_state, of_data, of_beside = compared
+    of_losses, of_state, of_data, of_beside, _ = compared
     cause = hardware.cause(case, of_losses, of_data)
     parts = [*filter(None, [cause]), f"from step {first} on"]
     parts += [finding.sentence for finding in (of_state, of_losses, of_beside, of_data) if finding.verdict]

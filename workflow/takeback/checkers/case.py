@@ -153,6 +153,7 @@ class Case:
     Attributes:
         killed: a leg that a fault struck.
         resumed: the leg that starts from it; itself struck, in a cell of several lives, unless it is the last.
+        original: where the reference changes its topology itself, a run that stays on the killed one's; else None.
         earlier: the case in which ``killed`` is the resumed leg; None for the first life.
     """
 
@@ -162,14 +163,16 @@ class Case:
     killed: LegView
     resumed: LegView
     earlier: Case | None = None
+    original: LegView | None = None
 
     @classmethod
     def of(cls, cell: Cell, legs: Mapping[str, LegView]) -> Case:
         """The case of the last two lives of ``cell``, with the earlier ones behind it; ``legs`` by leg id."""
         reference, twin = legs[cell.reference.id], legs[cell.twin.id]
+        original = legs[cell.original.id] if cell.original else None
         case = None
         for killed, resumed in itertools.pairwise(cell.lives):
-            case = cls(cell, reference, twin, legs[killed.id], legs[resumed.id], case)
+            case = cls(cell, reference, twin, legs[killed.id], legs[resumed.id], case, original)
         return case
 
     @property

@@ -103,7 +103,9 @@ def wait_at(gate: tuple[int, int]) -> None:
 def preload() -> None:
     """Import all that a rank needs, so that its fork has it. Runs no kernel."""
     import torch._dynamo
-    import torch.distributed
+    import torch.distributed.checkpoint.state_dict
+    import torch.distributed.fsdp
+    import torch.distributed.tensor.parallel
     import torch.utils.data  # noqa: F401
 
 

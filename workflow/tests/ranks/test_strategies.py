@@ -9,8 +9,28 @@ import pytest
 from takeback.trainers import mesh
 from torchgroup import Group, Nursery
 
-SMALL = "--steps 4 --save_every 2 --evaluate_every 2 --layers 1 --width 16 --context 16 --heads 4 --batch 1".split()
-SMALL += "--shards 12 --samples 24".split()
+SMALL = [
+    "--steps",
+    "4",
+    "--save_every",
+    "2",
+    "--evaluate_every",
+    "2",
+    "--layers",
+    "1",
+    "--width",
+    "16",
+    "--context",
+    "16",
+    "--heads",
+    "4",
+    "--batch",
+    "1",
+    "--shards",
+    "12",
+    "--samples",
+    "24",
+]
 
 WHOLE = """
 import json, sys
@@ -74,7 +94,9 @@ def test_a_run_has_the_same_bits_however_its_state_is_spread(nursery, tmp_path, 
         (("hsdp", 4, "file"), ("single", 1, "dcp-async")),
     ],
 )
-def test_what_one_strategy_saved_another_reads_by_name_on_another_number_of_ranks(nursery, tmp_path, one, first, second):
+def test_what_one_strategy_saved_another_reads_by_name_on_another_number_of_ranks(
+    nursery, tmp_path, one, first, second
+):
     strategy, world, form = first
     parent = nursery.run(world, tmp_path / "first", *SMALL, "--strategy", strategy, "--format", form)
     strategy, world, form = second

@@ -128,7 +128,6 @@ class Nursery:
 
 
 def _serve() -> None:
-    import torch._dynamo  # noqa: F401  (else each rank imports it at its first optimizer step)
     from torch.distributed import TCPStore
 
     stores, living = [], set()

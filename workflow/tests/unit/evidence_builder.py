@@ -108,6 +108,7 @@ class Scene:
             "killed": self._killed(self.cell.killed, kill_step, point),
             **lives,
             "resumed": self._whole(self.cell.resumed, restored, 300.0),
+            **({"original": self._whole(self.cell.original)} if self.cell.original else {}),
         }
 
     def judge(self) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "first_state": state,
                 "max_ulp": None if not ran else 0 if verdict == "equal" else 4711,
                 "first_ulp": None if not ran else 0 if verdict == "equal" else 4,
+                "ulp_to_original": None,
                 "diagnosis": _diagnosis(verdict, first, state),
                 "comparison": f"{one.against}, {axes['backend']}: resumed leg "
                 f"(world {axes['resume_world']}) against the "
@@ -147,6 +148,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
             "first_step": "Int64",
             "max_ulp": "Int64",
             "first_ulp": "Int64",
+            "ulp_to_original": "Int64",
             "expected_first_step": "Int64",
             "expected_restored_step": "Int64",
             "restored_step": "Int64",

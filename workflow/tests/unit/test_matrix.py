@@ -88,6 +88,8 @@ def test_the_backends_own_sum_at_another_world_is_compared_with_a_handover():
     cell = cells["gloo-w4-k19-r2-sigkill-reduction=allreduce"]
     assert cell.against == "changed topology, handover control"
     assert cell.reference.trainer["settings"]["handover"] == "4:16:2"
+    assert (cell.original.world, cell.original.trainer["settings"].get("handover")) == (4, None)
+    assert cell.original in cell.legs
     assert cell.reference.world == 4
 
 
@@ -172,6 +174,58 @@ def test_several_lives_on_other_hardware_are_refused(tmp_path):
     lives = {"kill_step": 6, "then": [{"kill_step": 9}], "resume_hardware": {"threads": 2}}
     with pytest.raises(ExperimentError, match="lives on other hardware have no reference of their own"):
         one_cell(tmp_path, {"name": "reference"}, **lives)
+
+
+SHARDED = {"name": "reference", "settings": {"strategy": "fsdp", "heads": 4, "shards": 24}}
+
+
+def test_cells_of_many_topologies_share_the_reference_that_is_named(tmp_path):
+    one = {"world": 1, "trainer": {"strategy": "single"}}
+    cells = [one_cell(tmp_path, SHARDED, kill_step=6, world=world, reference=one) for world in (2, 4)]
+    assert len({cell.reference.id for cell in cells}) == 1
+    assert (cells[0].reference.world, cells[0].reference.trainer["settings"]["strategy"]) == (1, "single")
+    assert cells[0].against == "one run on 1 rank, single, fixed-order reduction"
+    assert "reference" not in cells[0].axes
+    with pytest.raises(ExperimentError, match=r"reference: another run is a measure with reduction: fixed-order alone"):
+        one_cell(tmp_path, SHARDED, kill_step=6, reference=one, trainer={"reduction": "allreduce"})
+
+
+@pytest.mark.parametrize(
+    ("strategy", "resume", "against"),
+    [
+        ("fsdp", {}, "changed topology, fixed-order reduction"),
+        ("fsdp", {"strategy": "ddp"}, "changed topology, fixed-order reduction"),
+        ("fsdp+tp", {}, "changed topology, fixed-order reduction"),
+        ("tp", {}, "changed topology, handover control"),
+        ("fsdp", {"strategy": "tp"}, "changed topology, handover control"),
+    ],
+)
+def test_sums_within_a_layer_in_other_parts_are_compared_with_a_handover(tmp_path, strategy, resume, against):
+    axes = {"kill_step": 6, "trainer": {"strategy": strategy}, "resume_trainer": resume}
+    cell = one_cell(tmp_path, SHARDED, world=2, resume_world=4, **axes)
+    assert cell.against == against
+    handover = cell.reference.trainer["settings"].get("handover")
+    assert handover == ("2:4:4:tp" if resume == {"strategy": "tp"} else "2:4:4" if strategy == "tp" else None)
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ({"trainer": {"strategy": "hsdp"}, "world": 3}, r"matrix.*\.world: strategy hsdp on 3 ranks: shard_ranks"),
+        ({"resume_trainer": {"strategy": "single"}}, r"resume_world: strategy single on 4 ranks"),
+        ({"trainer": {"strategy": "tp"}, "resume_world": 3}, r"resume_world: 3 tensor-parallel ranks do not divide"),
+        ({"trainer": {"strategy": "fsdp+tp"}, "resume_world": 10}, r"resume_world: 10 does not divide the 24 shards"),
+        ({"trainer": {"strategy": "fsdp", "format": "dcp"}, "point": "save.commit"}, r"rank 0 alone comes by"),
+    ],
+)
+def test_a_topology_that_no_run_can_have_is_refused(tmp_path, axes, words):
+    with pytest.raises(ExperimentError, match=words):
+        one_cell(tmp_path, SHARDED, **{"kill_step": 8, **axes})
+
+
+def test_in_a_directory_of_all_ranks_each_comes_by_the_points_of_its_writing(tmp_path):
+    axes = {"kill_step": 8, "point": "save.write", "trainer": {"format": "dcp"}}
+    assert one_cell(tmp_path, SHARDED, **axes).killed.faults[0]["ranks"] == "last"
 
 
 def one_cell(folder, program, more=(), /, **axes):

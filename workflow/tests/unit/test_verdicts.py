@@ -863,6 +863,18 @@ def test_a_learning_rate_of_a_step_done_twice_must_equal_that_of_its_first_execu
     assert (row["verdict"], row["first_step"], row["first_state"]) == ("different", 20, "lr")
 
 
+def test_beside_the_handover_control_the_distance_to_the_run_that_stays_is_told():
+    scene = Scene(world=4, resume_world=2, settings={"reduction": "allreduce"})
+    row = scene.judge()
+    assert (row["verdict"], row["ulp_to_original"]) == ("equal", 0)
+    bits = scene.evidence["original"].losses.set_index(["step", "rank"]).loss_bits
+    scene.change("original", "losses", lambda frame: frame.step == 20, loss_bits=bits[20, 0] + 5)
+    row = scene.judge()
+    assert (row["verdict"], row["ulp_to_original"]) == ("equal", 5)
+    assert "up to 5 ULP from those of the run that stays on the topology" in row["diagnosis"]
+    assert Scene().judge()["ulp_to_original"] is None
+
+
 def test_against_the_handover_control_the_first_execution_is_no_measure():
     scene = Scene(world=2, resume_world=4, settings={"reduction": "allreduce"})
     row = scene.change("killed", "losses", steps(17), loss_bits=bits_at(1)).judge()
