@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from takeback.leg import Leg, canonical, faults_slug
+from takeback.leg import LOCAL, VICTIMS, Leg, canonical, faults_slug, launcher_slug
 
 DEFAULTS = {
     "backend": "gloo",
@@ -18,10 +18,13 @@ DEFAULTS = {
     "kill_step": None,
     "point": "step",
     "fault": "sigkill",
+    "launcher": LOCAL,
+    "resume_by": "leg",
     "try": None,
     "then": None,
 }
 SETTINGS = ("trainer", "resume_trainer")
+QUIET = ("try", "then", "launcher", "resume_by")  # axes that a cell shows only where they are not as usual
 RANDOM = "random"  # the point: any instruction, within two steps' time from the kill step
 LATEST = 4  # steps before the end at which a random fault is planned at the latest: it must find the run alive
 AFTER_A_SAVE = ("save.pointer", "saved")  # points of the reference trainer at which the step's checkpoint counts
@@ -44,7 +47,8 @@ class Expectation:
 class Cell:
     """One point of the matrix: a list of legs to compare, and what is predicted of them.
 
-    ``lives`` are the legs of the run that is killed, each the parent of the next; the last one is not struck.
+    ``lives`` are the legs of the run that is killed, each the parent of the next; the last one is not struck, unless
+    its launcher is to start the run again (``resume_by: launcher``): then it is that one leg, with several attempts.
     """
 
     id: str
@@ -95,7 +99,14 @@ def axes_of(block: Mapping[str, Any]) -> dict[str, list[Any]]:
 def normal_faults(given: str | Mapping[str, Any] | list[Any]) -> list[dict[str, Any]]:
     """All that strikes one leg: a fault by its name, as a mapping, or a list of such."""
     named = ({"kind": fault} if isinstance(fault, str) else fault for fault in listed(given))
-    return [{"ranks": "last", **fault} for fault in named]
+    return [fault if any(kind in fault for kind in VICTIMS) else {"ranks": "last", **fault} for fault in named]
+
+
+def slug_of(axis: str, value: Any) -> Any:
+    """The value of an axis as cells show it: a name in place of a mapping."""
+    if axis == "launcher":
+        return launcher_slug(value)
+    return faults_slug(value) if axis == "fault" and not isinstance(value, str) else value
 
 
 def product(block: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -117,18 +128,14 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
     ``resume_world`` may be ``same`` or ``other`` (than the world of the killed run).
     """
     for axis, values in axes_of(block).items():
-        found = point.get(axis)
-        if axis == "fault":
-            found, values = slug(found), [slug(value) for value in values]
+        found = point.get(axis, DEFAULTS.get(axis))
+        if axis in ("fault", "launcher"):
+            found, values = slug_of(axis, found), [slug_of(axis, value) for value in values]
         if axis == "resume_world" and ("same" if found == point["world"] else "other") in values:
             continue
         if found not in values:
             return False
     return True
-
-
-def slug(faults: str | list[dict[str, Any]]) -> str:
-    return faults if isinstance(faults, str) else faults_slug(faults)
 
 
 def cell_id(axes: Mapping[str, Any]) -> str:
@@ -143,6 +150,8 @@ def cell_id(axes: Mapping[str, Any]) -> str:
     ]
     for life in axes.get("then") or []:
         words += ["then", *lives_words(life)]
+    if axes["launcher"] != LOCAL:
+        words += [launcher_slug(axes["launcher"]), f"by_{axes['resume_by']}"]
     if axes.get("try"):
         words.append(f"try{axes['try']}")
     for axis, value in axes.items():
@@ -174,18 +183,19 @@ def cell_of(
         return Leg({**trainer, "settings": settings | extra}, axes["backend"], world, deadline=deadline, **more)
 
     resumes = chosen(axes, "resume_trainer")
-    lives = [leg(axes["world"], faults=planned(axes, axes), notice=notice)]
+    lives = [leg(axes["world"], faults=planned(axes, axes), notice=notice, launcher=axes["launcher"])]
     for life in axes["then"] or []:
         world = life.get("world", lives[-1].world)
         lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice))
-    lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
+    if axes["resume_by"] == "leg":
+        lives.append(leg(axes["resume_world"], resumes, parent=lives[-1]))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings})
-    shown = {**axes, "fault": faults_slug(axes["fault"])}
+    shown = {axis: slug_of(axis, value) for axis, value in axes.items()}
     shown["then"] = "-then-".join("-".join(lives_words(life)) for life in axes["then"] or []) or None
     return Cell(
         id=cell_id(axes),
         control=control,
-        axes={axis: value for axis, value in shown.items() if axis not in ("try", "then") or value},
+        axes={axis: value for axis, value in shown.items() if axis not in QUIET or value != DEFAULTS[axis]},
         reference=leg(launched, extra),
         twin=leg(launched, extra, repeat=1),
         lives=tuple(lives),
