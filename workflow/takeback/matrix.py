@@ -41,6 +41,7 @@ class Expectation:
     says: str | None = None
     restored: int | None = None
     sees: str | None = None
+    or_verdict: str | None = None
 
 
 @dataclass(frozen=True)

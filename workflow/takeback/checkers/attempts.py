@@ -45,10 +45,20 @@ def groups_of(leg: LegView) -> dict[int, list[Event]]:
     return groups
 
 
+def restarts_of(launched: list[Event]) -> int:
+    """Restarts that the agents of a group had counted: the most, as each counts the failures that it has seen."""
+    return max(event.detail["restarts"] for event in launched)
+
+
 def burned(leg: LegView) -> list[int]:
-    """Groups after the first in which no rank has restored anything, and which nobody has struck."""
+    """Groups in which no rank has restored anything although they cost a restart; the first has cost none.
+
+    A group that is only stopped for one with more nodes costs none either.
+    """
     began = {event.attempt for kind in ("restored", "fault_fired") for event in leg.events(kind)}
-    return sorted(number for number in groups_of(leg) if number and number not in began)
+    restarts = {number: restarts_of(launched) for number, launched in groups_of(leg).items()}
+    lived = {restarts[number] for number in began & restarts.keys()} | {0}
+    return sorted(number for number, count in restarts.items() if count not in lived)
 
 
 def no_life(leg: LegView) -> LegView:

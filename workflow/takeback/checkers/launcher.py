@@ -19,7 +19,7 @@ def check(case: Case) -> Finding:
         return Finding()
     groups, burned = attempts.groups_of(leg), attempts.burned(leg)
     columns = {
-        "restarts": len(groups) - 1 if groups else None,
+        "restarts": max(map(attempts.restarts_of, groups.values()), default=None),
         "burned": len(burned),
         "rank_map": " → ".join(_group(groups[number]) for number in sorted(groups)),
         "launcher_end": "; ".join(_end(event) for event in leg.events("agent_exited")),
@@ -42,8 +42,20 @@ def check(case: Case) -> Finding:
 
 
 def _contract(leg: LegView) -> str:
-    """What breaks the launcher's contract: a worker that outlives its group, or is of two; empty if nothing does."""
+    """What breaks the launcher's contract; empty if nothing does.
+
+    All workers are stopped before others are started, none is of two groups, all have the same arguments, and there
+    are no more restarts than allowed (torch.distributed.run, "Membership changes" and "max_restarts").
+    """
     groups = attempts.groups_of(leg)
+    allowed = leg.spec["launcher"].get("with", {}).get("max_restarts", 0)
+    if any(attempts.restarts_of(launched) > allowed for launched in groups.values()):
+        return f"the launcher started the ranks again more often than max_restarts, {allowed}"
+    workers = [event.detail for launched in groups.values() for event in launched]
+    if len({worker["of_pid"] for worker in workers}) < len(workers):
+        return "a process was a rank of two attempts"
+    if len({tuple(worker["command"]) for worker in workers}) > 1:
+        return "ranks were started with different arguments"
     ended = {event.detail["of_pid"]: event.monotonic for event in leg.events("exited")}
     for number in sorted(groups)[1:]:
         agents = {event.detail["of_agent"] for event in groups[number]}

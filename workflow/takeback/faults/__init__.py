@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import importlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +87,7 @@ class Injection:
         folder: the leg's folder, with ``checkpoints`` in it.
         around: what its own ``surround`` gave.
         everyone: all ranks that have not ended.
-        arrive: starts one more node, where the launcher can.
+        arrive: ``arrive(seen)`` starts one more node, where the launcher can, and yields until it is noticed.
         seen: what the fault saw of its own effect; goes into the receipt, and is measured by ``PROVES``.
     """
 
@@ -97,7 +97,7 @@ class Injection:
     around: Surroundings
     everyone: list[Victim]
     seen: dict[str, Any] = field(default_factory=dict)
-    arrive: Callable[[], dict[str, Any]] | None = None
+    arrive: Callable[[dict[str, Any]], Iterator[float]] | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class Process:
         victim: the process and its pidfd.
         world: of the group that a worker was started for.
         restarts: its agent's count when it was started.
+        command: its words.
         began, ended: monotonic seconds; when it was seen first, and when it had ended.
         status, signal: how it ended, as far as ``known``: by ``kernel``, or ``nobody``.
         by_us: whether it was ended by the suite for want of time.
@@ -29,6 +30,7 @@ class Process:
     began: float
     world: int = 0
     restarts: int = 0
+    command: tuple[str, ...] = ()
     ended: float | None = None
     status: int | None = None
     signal: int | None = None
@@ -102,12 +104,13 @@ def _worker(pid: int, agent: Process) -> Process | None:
         return None
     try:
         words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
         variables = dict(word.partition("=")[::2] for word in words)
         rank, world, restarts = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
     except (OSError, KeyError, ValueError):
         os.close(descriptor)
         return None
-    return Process(Victim(rank, pid, descriptor, agent.node), time.monotonic(), world, restarts)
+    return Process(Victim(rank, pid, descriptor, agent.node), time.monotonic(), world, restarts, tuple(command))
 
 
 def end(processes: list[Process]) -> None:

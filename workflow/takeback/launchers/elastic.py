@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ class ElasticInjector(Injector):
         around: dict[str, kinds.Surroundings],
         recorder: Recorder,
         processes: dict[int, Process],
-        arrive: Callable[[], dict[str, Any]],
+        arrive: Callable[[dict[str, Any]], Iterator[float]],
     ) -> None:
         super().__init__(planned, folder, nodes, around, recorder, None)
         self.processes, self.arrive = processes, arrive

@@ -92,7 +92,7 @@ class Injector:
                 self.random.append(fault)
 
     #: Starts one more node, where the launcher can.
-    arrive: Callable[[], dict[str, Any]] | None = None
+    arrive: Callable[[dict[str, Any]], Iterator[float]] | None = None
 
     @property
     def wait(self) -> float | None:

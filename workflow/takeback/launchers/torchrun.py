@@ -15,7 +15,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from datetime import datetime
 from functools import partial
@@ -47,6 +47,7 @@ VICTIMS = ["ranks", "agents", "nodes"]
 RESTARTS = True
 #: So that agents tell what they do.
 TALKATIVE = {"LOGLEVEL": "INFO", "TORCH_LOGS": "torch.distributed.elastic"}
+NEWCOMER = "new nodes from group_rank"
 READY = "Starting elastic_operator"  # an agent is about to look for the rendezvous
 #: The kernel takes ports of its own choice from above this range (ip_local_port_range): one that is free here stays so.
 PORTS = range(20000, 32000)
@@ -170,10 +171,14 @@ class Group:
         self.recorder("agent_launched", attempt=0, of_agent=node, of_pid=pid)
         return agent
 
-    def arrive(self) -> dict[str, Any]:
-        """One more node; returns what is seen of it."""
-        agent = self.start_agent(len(self.agents))
-        return {"node": agent.node, "arrived": True, "agent": agent.pid}
+    def arrive(self, seen: dict[str, Any]) -> Iterator[float]:
+        """One more node; yields seconds to wait until those that are there have noticed it."""
+        node = len(self.agents)
+        self.start_agent(node)
+        seen["node"] = node
+        while not any(NEWCOMER in self.told(old) for old in range(node)):
+            yield 0.25
+        seen["arrived"] = True
 
     @property
     def alive(self) -> dict[int, Victim]:
@@ -244,7 +249,8 @@ class Group:
             one.known = "agent"
         who = {"attempt": attempt, "of_rank": told.rank, "of_pid": one.pid}
         more = {"of_agent": one.node, "local_rank": told.local_rank, "restarts": told.restarts, "world": one.world}
-        self.recorder("launched", **who, **more, host=self.host(one.node), **at(one.began))
+        more |= {"command": one.command, "host": self.host(one.node)}
+        self.recorder("launched", **who, **more, **at(one.began))
         self.recorder("exited", **who, **one.how(), by=self.by(one, log), **at(one.ended))
 
     def host(self, node: int) -> str:
