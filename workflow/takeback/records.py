@@ -57,7 +57,7 @@ class Groups:
     def __init__(self, folder: Path) -> None:
         path = folder / "supervisor.jsonl"
         told = [record for record in lines(path) if record["kind"] == "launched"] if path.exists() else []
-        self.of_pid = {record["of_pid"]: record["attempt"] for record in told}
+        self.of_pid = {record.get("of_pid"): record["attempt"] for record in told}
         self.launched = sorted((record["mono"], record["attempt"]) for record in told)
 
     def of(self, record: dict[str, Any], own: int | None) -> int:

@@ -55,7 +55,7 @@ def _flaw(leg: LegView, fault: dict[str, Any]) -> str:
 
 
 def _flaw_of_nodes(leg: LegView, fault: dict[str, Any]) -> str:
-    """As :func:`_flaw`, of a fault that strikes agents, alone or with their ranks: any rank may have been held for it."""
+    """As :func:`_flaw`, of a fault that strikes agents, alone or with their ranks: any rank may be held for it."""
     place, never = _place(fault), "the fault never struck: "
     held = {event.rank for event in leg.events("held") if _is_planned(event, fault)}
     if not held and fault["point"] not in ANYWHERE:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from takeback.checkers import attempts
 from takeback.checkers.case import Case, Event, LegView
 from takeback.checkers.finding import Finding
@@ -63,7 +65,9 @@ def _contract(leg: LegView) -> str:
         for event in groups.get(number - 1, []):
             pid = event.detail["of_pid"]
             if event.detail["of_agent"] in agents and ended.get(pid, began) > began:
-                return f"process {pid} of attempt {number - 1} was still there when its agent had begun attempt {number}"
+                return (
+                    f"process {pid} of attempt {number - 1} was still there when its agent had begun attempt {number}"
+                )
     return ""
 
 
@@ -89,7 +93,7 @@ def _times(case: Case) -> dict[str, float | None]:
 
     ``notice_s`` until an agent noticed, ``stop_s`` until the last rank of the old group had ended, ``rendezvous_s``
     until a rank of the next life was there (burned restarts included), ``start_s`` until its group had formed (imports
-    and connections), ``load_s`` until the state was restored, ``step_s``'s like ``first_step_s`` until the first step.
+    and connections), ``load_s`` until the state was restored, ``first_step_s`` until the first step.
     """
     names = ("notice_s", "stop_s", "rendezvous_s", "start_s", "load_s", "first_step_s")
     fired = [event.monotonic for event in case.killed.events("fault_fired")]
@@ -100,10 +104,8 @@ def _times(case: Case) -> dict[str, float | None]:
     ended = [e.monotonic for e in case.killed.events("exited")]
     marks = [struck, min(noticed, default=None), max(ended, default=None)]
     marks += [_first(case.resumed, kind) for kind in ("launched", "group_formed", "restored", "first_step")]
-    found: dict[str, float | None] = {}
-    for name, since, until in zip(names, marks, marks[1:], strict=True):
-        found[name] = None if since is None or until is None else max(0.0, until - since)
-    return found
+    spans = [None if None in pair else max(0.0, pair[1] - pair[0]) for pair in itertools.pairwise(marks)]
+    return dict(zip(names, spans, strict=True))
 
 
 def _first(leg: LegView, kind: str) -> float | None:

@@ -86,7 +86,12 @@ def words_of(spec: dict[str, Any], folder: Path, node: int, nodes: int, port: in
     words = ["python", "-m", "torch.distributed.run", "--event-log-handler", "console"]
     words += ["--nproc-per-node", str(given["nproc"] or spec["world"]), "--nnodes", given["nnodes"] or str(nodes)]
     words += ["--max-restarts", str(given["max_restarts"]), "--monitor-interval", str(given["monitor_interval"])]
-    words += ["--shutdown-timeout", str(given["shutdown_timeout"]), "--log-dir", str(folder / "stdout" / f"node-{node}")]
+    words += [
+        "--shutdown-timeout",
+        str(given["shutdown_timeout"]),
+        "--log-dir",
+        str(folder / "stdout" / f"node-{node}"),
+    ]
     conf = given["rdzv_conf"]
     if given["rdzv"] == "c10d":
         # All are on one machine: whose address is the endpoint's does not say who is to host the store.

@@ -90,7 +90,11 @@ class Nursery:
         ranks = []
         for rank in range(world):
             kept = checkpoints[rank] if checkpoints else folder / "ck"
-            armed = [{"id": "0", "point": held[1], "step": held[2], "attempt": 0, "ranks": "all"}] if held and held[0] == rank else []
+            armed = (
+                [{"id": "0", "point": held[1], "step": held[2], "attempt": 0, "ranks": "all"}]
+                if held and held[0] == rank
+                else []
+            )
             environment = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
