@@ -31,7 +31,7 @@ from takeback.launchers.recorder import Recorder
 SETTLE = 15.0  # s that ranks have to end by themselves once one of them has ended badly
 LOOPBACK = "127.0.0.1"
 ATTEMPT = 0  # this launcher never restarts: a leg is one attempt
-PARAMETERS = {}  # noqa: RUF012
+PARAMETERS = {}
 
 
 def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int] = ()) -> None:

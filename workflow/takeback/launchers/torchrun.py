@@ -1,4 +1,4 @@
-"""torchrun, as users start it: an agent a node, all of them on this machine, which starts the ranks and starts them again.
+"""torchrun, as users start it: an agent a node, all on this machine, which starts the ranks and starts them again.
 
 The supervisor is the parent of the agents alone. It finds the workers by /proc, holds them by pidfd, and adopts those
 whose agent ends (:mod:`takeback.launchers.agents`); what agents tell of groups and restarts is read from their output
@@ -31,8 +31,8 @@ from takeback.launchers.injector import armed
 from takeback.launchers.local import LOOPBACK, command, surroundings
 from takeback.launchers.recorder import Recorder
 
-#: ``nproc``: ranks a node, 0: all on one. ``nnodes``: as MIN:MAX; as many as there are, if empty. ``rdzv``: static (what
-#: torchrun does if nothing is said), c10d or standalone; with several nodes c10d. ``rdzv_conf``: KEY=VALUE,…
+#: ``nproc``: ranks a node, 0: all on one. ``nnodes``: MIN:MAX; as many as there are, if empty. ``rdzv``: static (what
+#: torchrun takes if nothing is said), c10d or standalone; of several nodes c10d. ``rdzv_conf``: KEY=VALUE,…
 PARAMETERS = {
     "max_restarts": 0,
     "nproc": 0,
