@@ -140,7 +140,8 @@ class Group:
         self.processes: dict[int, Process] = {}
         faults = spec["faults"]
         self.injector = ElasticInjector(faults, folder, nodes, around, recorder, self.processes, self.arrive)
-        self.deadline = time.monotonic() + min(spec["deadline"], clock.left())
+        self.seconds = spec["deadline"]
+        self.deadline = time.monotonic() + min(self.seconds, clock.left())
 
     def output(self, node: int) -> Path:
         return self.folder / "stdout" / f"node-{node}.txt"
@@ -214,8 +215,9 @@ class Group:
 
     def left(self) -> float:
         """Seconds until the deadline; after a strike it may be ``notice`` seconds from there."""
-        if self.spec.get("notice") is not None and self.injector.last_strike is not None:
-            self.deadline = min(self.deadline, self.injector.last_strike + self.spec["notice"])
+        notice, struck = self.spec.get("notice"), self.injector.last_strike
+        if notice is not None and struck is not None and struck + notice < self.deadline:
+            self.deadline, self.seconds = struck + notice, notice
         return max(0.0, self.deadline - time.monotonic())
 
     def look_for_workers(self) -> None:
@@ -232,7 +234,7 @@ class Group:
             self.recorder("not_run", reason=clock.REASON)
         else:
             after = len(left) < len(self.processes)
-            self.recorder("hang_detected", seconds=self.spec["deadline"], ranks=ranks, agents=nodes, after_exit=after)
+            self.recorder("hang_detected", seconds=self.seconds, ranks=ranks, agents=nodes, after_exit=after)
         agents.end(left)
 
     def record(self) -> None:
@@ -249,8 +251,8 @@ class Group:
             self.recorder("agent_exited", **who, **agent.how(), by=self.by(agent, log), **at(agent.ended))
 
     def record_worker(self, one: Process, told: agent_log.Started, attempt: int, log: agent_log.AgentLog) -> None:
-        if one.known == "nobody" and one.pid in log.failed:
-            one.told(log.failed[one.pid])
+        if one.known == "nobody" and one.pid in log.ended:
+            one.told(log.ended[one.pid])
             one.known = "agent"
         who = {"attempt": attempt, "of_rank": told.rank, "of_pid": one.pid}
         more = {"of_agent": one.node, "local_rank": told.local_rank, "restarts": told.restarts, "world": one.world}

@@ -11,11 +11,11 @@ def line(text, place="agent/server/api.py:707", when="1130 02:43:56.046000"):
     return f"I{when} 9086 {RUN}/{place}] {text}"
 
 
-def started(pid, rank, restarts=0):
+def started(pid, rank, restarts=0, state="START"):
     inner = json.dumps({"local_rank": [0], "role_rank": [rank]})
     told = {"worker_id": str(pid), "global_rank": rank, "agent_restarts": restarts, "metadata": inner}
     return json.dumps(
-        {"name": "torchelastic.worker.status.START", "source": "WORKER", "timestamp": 0, "metadata": told}
+        {"name": f"torchelastic.worker.status.{state}", "source": "WORKER", "timestamp": 0, "metadata": told}
     )
 
 
@@ -38,8 +38,12 @@ def test_a_worker_is_of_the_round_that_its_agent_has_joined_last(tmp_path):
 
 def test_a_failure_tells_when_it_was_noticed_and_how_the_process_ended(tmp_path):
     log = read(tmp_path, line("failed (exitcode: -9) local_rank: 0 (pid: 13257) of binary: python"))
-    assert log.failed == {13257: -9}
+    assert log.ended == {13257: -9}
     assert log.noticed == [agent_log.seconds("1130 02:43:56.046000", 2026)]
+
+
+def test_a_worker_that_succeeded_has_ended_with_0(tmp_path):
+    assert read(tmp_path, started(11, 0), started(11, 0, state="SUCCEEDED")).ended == {11: 0}
 
 
 def test_newcomers_are_noticed_too(tmp_path):
@@ -54,7 +58,7 @@ def test_whom_the_agent_stopped_is_told_by_pid(tmp_path):
 
 def test_what_ranks_print_is_passed_over(tmp_path):
     log = read(tmp_path, "failed (exitcode: 3) local_rank: 0 (pid: 1)", "Sending process 7 closing signal SIGTERM")
-    assert (log.failed, log.closed, log.noticed, log.started) == ({}, set(), [], [])
+    assert (log.ended, log.closed, log.noticed, log.started) == ({}, set(), [], [])
 
 
 def test_without_output_nothing_is_told(tmp_path):
