@@ -54,6 +54,11 @@ class ElasticInjector(Injector):
         nodes = victims_of(fault, self.world)
         return [one for one in alive.values() if one.node in nodes and (kind == "nodes" or one.rank is None)]
 
+    def _ends_by(self, fault: dict[str, Any]) -> list[dict[str, Any]]:
+        """An agent that is told to go stops its ranks and ends with status 1, by an exception (SignalException)."""
+        ways = super()._ends_by(fault)
+        return ways + [{"status": 1}] if ways and whom(fault) == "agents" else ways
+
     @staticmethod
     def _described(victim: Victim) -> dict[str, Any]:
         return {"rank": victim.rank, "pid": victim.pid, "node": victim.node}

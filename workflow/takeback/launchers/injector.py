@@ -172,7 +172,7 @@ class Injector:
             "step": held["step"] if held else fault["step"],
             "point": fault["point"],
             "victims": [self._described(victim) for victim in victims],
-            "ends_by": ends_by(fault),
+            "ends_by": self._ends_by(fault),
             "proves": getattr(module, "PROVES", {}),
         }
         where = {"held": {"rank": held["rank"], "pid": held["pid"]}} if held else {}
@@ -183,6 +183,9 @@ class Injector:
         self.last_strike = time.monotonic()
         if held and held["number"] not in struck:
             alive[held["number"]].let_go()  # it held itself for others
+
+    def _ends_by(self, fault: dict[str, Any]) -> list[dict[str, Any]]:
+        return ends_by(fault)
 
     @staticmethod
     def _described(victim: Victim) -> dict[str, Any]:
