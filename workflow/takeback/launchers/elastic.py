@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from takeback import faults as kinds
 from takeback.faults import Victim
+from takeback.launchers import process
 from takeback.launchers.agents import Process
 from takeback.launchers.injector import SOON, TICK, Injector
 from takeback.launchers.recorder import Recorder
 from takeback.leg import victims_of, whom
+
+
+PATIENCE = 10.0  # s for an agent to do something about what struck it
 
 
 class ElasticInjector(Injector):
@@ -34,11 +40,26 @@ class ElasticInjector(Injector):
     ) -> None:
         super().__init__(planned, folder, nodes, around, recorder, None)
         self.processes, self.arrive = processes, arrive
+        #: Ranks that held themselves for others, these, and when they go on at the latest (monotonic s).
+        self.spared: dict[int, tuple[list[Victim], float]] = {}
 
     @property
     def wait(self) -> float:
         """Workers come and go: there is always something to look for."""
         return min(super().wait or TICK, SOON if self.random else TICK)
+
+    def look(self, alive: dict[int, Victim]) -> None:
+        """As the base; who has held itself for agents goes on when they have ended, or their word has reached it."""
+        super().look(alive)
+        for number, (agents, latest) in list(self.spared.items()):
+            gone = not any(agent.pid in alive for agent in agents)
+            if gone or time.monotonic() > latest or process.is_pending(number, signal.SIGTERM):
+                del self.spared[number]
+                if number in alive:
+                    alive[number].let_go()
+
+    def _spare(self, number: int, alive: dict[int, Victim], victims: list[Victim]) -> None:
+        self.spared[number] = [one for one in victims if one.rank is None], time.monotonic() + PATIENCE
 
     def _all_armed(self, planned: list[dict[str, Any]]) -> set[tuple[str, int]]:
         return {(fault["id"], -1) for fault in planned}

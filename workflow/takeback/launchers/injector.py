@@ -182,7 +182,11 @@ class Injector:
         self._go_on(module.strike(injection), injection, receipt, "fault_fired")
         self.last_strike = time.monotonic()
         if held and held["number"] not in struck:
-            alive[held["number"]].let_go()  # it held itself for others
+            self._spare(held["number"], alive, victims)
+
+    def _spare(self, number: int, alive: dict[int, Victim], victims: list[Victim]) -> None:
+        """A rank has held itself for others."""
+        alive[number].let_go()
 
     def _ends_by(self, fault: dict[str, Any]) -> list[dict[str, Any]]:
         return ends_by(fault)
