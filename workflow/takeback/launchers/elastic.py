@@ -16,7 +16,6 @@ from takeback.launchers.injector import SOON, TICK, Injector
 from takeback.launchers.recorder import Recorder
 from takeback.leg import victims_of, whom
 
-
 PATIENCE = 10.0  # s for an agent to do something about what struck it
 
 
@@ -78,7 +77,7 @@ class ElasticInjector(Injector):
     def _ends_by(self, fault: dict[str, Any]) -> list[dict[str, Any]]:
         """An agent that is told to go stops its ranks and ends with status 1, by an exception (SignalException)."""
         ways = super()._ends_by(fault)
-        return ways + [{"status": 1}] if ways and whom(fault) == "agents" else ways
+        return [*ways, {"status": 1}] if ways and whom(fault) == "agents" else ways
 
     @staticmethod
     def _described(victim: Victim) -> dict[str, Any]:
