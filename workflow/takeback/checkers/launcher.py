@@ -96,7 +96,8 @@ def _times(case: Case) -> dict[str, float | None]:
     and connections), ``load_s`` until the state was restored, ``first_step_s`` until the first step.
     """
     names = ("notice_s", "stop_s", "rendezvous_s", "start_s", "load_s", "first_step_s")
-    fired = [event.monotonic for event in case.killed.events("fault_fired")]
+    # An agent may notice before the supervisor has told of the strike: the instant before it counts.
+    fired = [e.monotonic for e in case.killed.events("fault_armed") or case.killed.events("fault_fired")]
     if not fired or case.resumed.whole is not case.killed.whole:
         return dict.fromkeys(names)
     struck = max(fired)

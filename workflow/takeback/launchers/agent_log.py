@@ -25,7 +25,10 @@ _EVENT = '{"name": "torchelastic.worker.status.'
 
 @dataclass(frozen=True)
 class Started:
-    """A worker: its process, its ranks, the agent's count of restarts, and the round of the rendezvous."""
+    """A worker: its process, its ranks, the agent's count of restarts, and the round of the rendezvous.
+
+    The static rendezvous has no rounds, and no nodes that come: there the count is the round.
+    """
 
     pid: int
     rank: int
@@ -53,7 +56,7 @@ class AgentLog:
 
 def read(path: Path, year: int) -> AgentLog:
     """Read the output of one agent; what its workers print among it is passed over."""
-    log, current = AgentLog(), 0
+    log, current = AgentLog(), None
     for line in path.read_text(errors="replace").splitlines() if path.exists() else []:
         if line.startswith(_EVENT):
             _take(json.loads(line), log, current)
@@ -71,14 +74,16 @@ def read(path: Path, year: int) -> AgentLog:
     return log
 
 
-def _take(event: dict[str, Any], log: AgentLog, current: int) -> None:
+def _take(event: dict[str, Any], log: AgentLog, current: int | None) -> None:
     """One event of the agent's own handler; of workers there are their start, and how they stood at its end."""
     told, kind = event["metadata"], event["name"].rpartition(".")[2]
     if event["source"] != "WORKER":
         return
     if kind == "START":
         local = json.loads(told["metadata"])["local_rank"][0]
-        worker = Started(int(told["worker_id"]), told["global_rank"], local, told["agent_restarts"], current)
+        count = told["agent_restarts"]
+        number = count if current is None else current
+        worker = Started(int(told["worker_id"]), told["global_rank"], local, count, number)
         log.started.append(worker)
     elif kind == "SUCCEEDED":
         log.ended[int(told["worker_id"])] = 0

@@ -80,8 +80,8 @@ def parameters(spec: dict[str, Any]) -> dict[str, Any]:
     return {**PARAMETERS, **spec["launcher"].get("with", {})}
 
 
-def words_of(spec: dict[str, Any], folder: Path, node: int, nodes: int, port: int) -> list[str]:
-    """The command of one agent."""
+def words_of(spec: dict[str, Any], folder: Path, node: int, nodes: int, port: int, host: str, store: str) -> list[str]:
+    """The command of one agent, on ``host``; the store is to be on the host ``store``."""
     given, program = parameters(spec), command(spec, folder)
     words = ["python", "-m", "torch.distributed.run", "--event-log-handler", "console"]
     words += ["--nproc-per-node", str(given["nproc"] or spec["world"]), "--nnodes", given["nnodes"] or str(nodes)]
@@ -96,7 +96,8 @@ def words_of(spec: dict[str, Any], folder: Path, node: int, nodes: int, port: in
     if given["rdzv"] == "c10d":
         # All are on one machine: whose address is the endpoint's does not say who is to host the store.
         conf = ",".join(filter(None, [f"is_host={int(node == 0)}", conf]))
-        words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{LOOPBACK}:{port}", "--rdzv-id", folder.name]
+        words += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{store}:{port}", "--rdzv-id", folder.name]
+        words += [] if host == LOOPBACK else ["--local-addr", host]  # else its name, which has no address there
     elif given["rdzv"] == "static":
         words += ["--master-port", str(port)]
     else:
@@ -169,7 +170,7 @@ class Group:
         for surrounding in self.around.values():
             environment |= surrounding.variables(node)
         enter = [partial(surrounding.enter, node) for surrounding in self.around.values()]
-        words = words_of(self.spec, self.folder, node, self.nodes, self.port)
+        words = words_of(self.spec, self.folder, node, self.nodes, self.port, self.host(node), self.host(0))
         pid = rank.start(words, environment, self.folder, self.root, self.output(node), afresh=True, enter=enter)
         agent = Process(Victim(None, pid, os.pidfd_open(pid), node), time.monotonic())
         self.agents.append(agent)

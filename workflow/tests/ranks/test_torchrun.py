@@ -102,7 +102,7 @@ def test_a_worker_that_is_no_child_of_ours_ends_as_the_kernel_says(thrice):
 
 
 def test_what_the_agents_noticed_comes_after_the_strike(thrice):
-    fired, noticed = events(*thrice, "fault_fired"), events(*thrice, "launcher_noticed")
+    fired, noticed = events(*thrice, "fault_armed"), events(*thrice, "launcher_noticed")
     assert len(noticed) >= 3
     assert noticed.monotonic.min() > fired.monotonic.min() - 0.01
 

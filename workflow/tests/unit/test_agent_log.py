@@ -36,6 +36,11 @@ def test_a_worker_is_of_the_round_that_its_agent_has_joined_last(tmp_path):
     assert [(one.pid, one.rank, one.restarts, one.round) for one in log.started] == [(11, 0, 0, 0), (12, 1, 1, 3)]
 
 
+def test_without_rounds_the_count_of_restarts_tells_groups_apart(tmp_path):
+    log = read(tmp_path, started(11, 0), started(12, 0, 1))
+    assert [one.round for one in log.started] == [0, 1]
+
+
 def test_a_failure_tells_when_it_was_noticed_and_how_the_process_ended(tmp_path):
     log = read(tmp_path, line("failed (exitcode: -9) local_rank: 0 (pid: 13257) of binary: python"))
     assert log.ended == {13257: -9}
