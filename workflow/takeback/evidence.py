@@ -109,7 +109,7 @@ def _of_frame(frame: pd.DataFrame, table: str) -> pa.Table:
     import pyarrow as pa
 
     schema = arrow_schema(table)
-    return pa.Table.from_pandas(frame[list(schema.names)], schema=schema, preserve_index=False)
+    return pa.Table.from_pandas(frame.reindex(columns=schema.names), schema=schema, preserve_index=False)
 
 
 def _sync(path: Path) -> None:

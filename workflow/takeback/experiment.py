@@ -146,7 +146,11 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
 
 
 def fill_axes(cells: list[Cell], settings: Mapping[str, Any]) -> None:
-    """Give each cell a value on axes of settings that only others name: what its run really uses."""
+    """Give each cell a value on the axes that only others name: what its run really uses."""
+    for axis in ("launcher", "resume_by"):
+        if any(axis in cell.axes for cell in cells):
+            for cell in cells:
+                cell.axes.setdefault(axis, matrix.DEFAULTS[axis])
     names = list(dict.fromkeys(axis for cell in cells for axis in cell.axes if "." in axis))
     named = [axis for axis in matrix.HARDWARE if any(axis in cell.axes for cell in cells)]
     for cell in cells:

@@ -22,6 +22,8 @@ def digest(value: Any, length: int = 10) -> str:
 
 #: The hardware of a leg that names none: one thread, and the kernels that torch chooses for this machine.
 USUAL_HARDWARE = {"threads": 1}
+#: The launcher that a leg has unless it says otherwise.
+LOCAL = "local"
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +34,13 @@ class Leg:
         trainer: ``command`` (words), ``settings`` and, for files named in the command, ``sources`` (their digest).
         backend: name of a module in ``takeback.backends``.
         world: number of ranks.
-        faults: what strikes, each a mapping ``id, kind, ranks, point, step, attempt``, with ``with`` (its
-            parameters), ``seconds``, ``pause`` and ``try`` where it has them.
+        faults: what strikes, each a mapping ``id, kind, point, step, attempt`` and its victims (``ranks``, ``agents``
+            or ``nodes``), with ``with`` (its parameters), ``seconds``, ``pause`` and ``try`` where it has them.
         parent: the leg whose checkpoints this one starts from.
         repeat: 1 for the second of two equal runs (repeatability), whose first rank starts from nothing; else 0.
         deadline: seconds after which an attempt counts as hung.
         notice: seconds that the ranks have to notice a fault once it has struck; None: until the deadline.
-        launcher: name of a module in ``takeback.launchers``.
+        launcher: a module in ``takeback.launchers``: its name, or a mapping ``kind, with, environment``.
         hardware: settings that change kernels: ``threads`` of a rank and, if named, ``capability`` (``default``,
             ``avx2``, ``avx512``), the build of torch's own CPU kernels.
     """
@@ -51,7 +53,7 @@ class Leg:
     repeat: int = 0
     deadline: float = 120.0
     notice: float | None = None
-    launcher: str = "local"
+    launcher: str | dict[str, Any] = LOCAL
     hardware: dict[str, Any] = field(default_factory=lambda: dict(USUAL_HARDWARE))
 
     @cached_property
@@ -86,6 +88,7 @@ class Leg:
         if self.faults:
             step = self.faults[0]["step"] or 0
             words = ["kill", self.backend, f"w{self.world}", f"k{step}", faults_slug(self.faults)]
+            words += [] if self.launcher == LOCAL else [launcher_of(self.launcher)]
         elif self.parent:
             words = ["resume", self.backend, f"w{self.parent.world}to{self.world}"]
         else:
@@ -99,10 +102,33 @@ class Leg:
 ANYWHERE = ("time", "random", "end")
 
 
-def victims_of(fault: Mapping[str, Any], world: int) -> list[int]:
-    """The ranks that a fault strikes in a leg of ``world`` ranks."""
-    named = {"last": [world - 1], "all": list(range(world))}
-    return named[fault["ranks"]] if isinstance(fault["ranks"], str) else fault["ranks"]
+#: Whom a fault can strike: ranks; the launcher's agents, one a node; or nodes, which are agents with their ranks.
+VICTIMS = ("ranks", "agents", "nodes")
+
+
+def whom(fault: Mapping[str, Any]) -> str:
+    """Which of :data:`VICTIMS` a fault names."""
+    return next(kind for kind in VICTIMS if kind in fault)
+
+
+def victims_of(fault: Mapping[str, Any], count: int) -> list[int]:
+    """The numbers of those whom a fault strikes, where there are ``count`` of their kind."""
+    given = fault[whom(fault)]
+    named = {"last": [count - 1], "all": list(range(count))}
+    return named[given] if isinstance(given, str) else given
+
+
+def launcher_of(launcher: str | Mapping[str, Any]) -> str:
+    """Name of a launcher's module."""
+    return launcher if isinstance(launcher, str) else launcher["kind"]
+
+
+def launcher_slug(launcher: str | Mapping[str, Any]) -> str:
+    """``torchrun-max_restarts=2-NAME=1``: a launcher's name, parameters and environment in a name."""
+    if isinstance(launcher, str):
+        return launcher
+    given = {**launcher.get("with", {}), **launcher.get("environment", {})}
+    return "-".join([launcher["kind"], *(f"{name}={value}" for name, value in given.items())])
 
 
 def hardware_slug(hardware: Mapping[str, Any]) -> str:
@@ -118,9 +144,13 @@ def faults_slug(faults: Sequence[Mapping[str, Any]]) -> str:
 
 def fault_slug(fault: Mapping[str, Any]) -> str:
     """``sigkill``, ``sigkill-all``, ``sigterm-r0r2-grace=1.0``: a fault's kind, victims and parameters in a name."""
-    words, ranks = [fault["kind"]], fault.get("ranks", "last")
-    if ranks != "last":
-        words.append(ranks if isinstance(ranks, str) else "".join(f"r{rank}" for rank in ranks))
+    words, kind = [fault["kind"]], next((kind for kind in VICTIMS if kind in fault), "ranks")
+    given = fault.get(kind, "last")
+    if (kind, given) != ("ranks", "last"):
+        words.append(given if isinstance(given, str) else "".join(f"{kind[0]}{number}" for number in given))
+        words += [kind] if isinstance(given, str) and kind != "ranks" else []
+    if fault.get("attempt"):
+        words.append(f"attempt{fault['attempt']}")
     if "seconds" in fault:
         words.append(f"{fault['seconds']}s")
     words += [f"{name}={value}" for name, value in fault.get("with", {}).items()]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from takeback.leg import USUAL_HARDWARE, Leg, canonical, faults_slug, hardware_slug
+from takeback.leg import LOCAL, USUAL_HARDWARE, VICTIMS, Leg, canonical, faults_slug, hardware_slug, launcher_slug
 from takeback.trainers import mesh
 
 DEFAULTS = {
@@ -19,6 +19,8 @@ DEFAULTS = {
     "kill_step": None,
     "point": "step",
     "fault": "sigkill",
+    "launcher": LOCAL,
+    "resume_by": "leg",
     "try": None,
     "then": None,
     "reference": None,
@@ -28,8 +30,10 @@ DEFAULTS = {
 SETTINGS = ("trainer", "resume_trainer")
 #: Axes of settings of the hardware, and what a cell has that names none where others do.
 HARDWARE = {"hardware": "usual", "resume_hardware": "same"}
-OPTIONAL = ("try", "then", *HARDWARE)  # axes that are left out of cells that have no value there
+QUIET = ("try", "then", "launcher", "resume_by", *HARDWARE)  # axes that a cell shows only where they are not as usual
 HIDDEN = ("reference",)  # what a cell is compared with is said by ``against``
+#: On these the instant of a random fault does not depend.
+NOT_DRAWN = (*HARDWARE, *HIDDEN, "launcher", "resume_by")
 RANDOM = "random"  # the point: any instruction, within two steps' time from the kill step
 LATEST = 4  # steps before the end at which a random fault is planned at the latest: it must find the run alive
 AFTER_A_SAVE = ("save.pointer", "saved")  # points of the reference trainer at which the step's checkpoint counts
@@ -49,6 +53,7 @@ class Expectation:
     max_ulp: int | None = None
     max_first_ulp: int | None = None
     min_ulp: int | None = None
+    or_verdict: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ class Cell:
     """One point of the matrix: a list of legs to compare, and what is predicted of them.
 
     ``original`` is, beside a reference that changes its topology itself, the run that stays on the killed one's.
-    ``lives`` are the legs of the run that is killed, each the parent of the next; the last one is not struck.
+    ``lives`` are the legs of the run that is killed, each the parent of the next; the last one is not struck, unless
+    its launcher is to start the run again (``resume_by: launcher``): then it is that one leg, with several attempts.
     """
 
     id: str
@@ -110,7 +116,16 @@ def axes_of(block: Mapping[str, Any]) -> dict[str, list[Any]]:
 def normal_faults(given: str | Mapping[str, Any] | list[Any]) -> list[dict[str, Any]]:
     """All that strikes one leg: a fault by its name, as a mapping, or a list of such."""
     named = ({"kind": fault} if isinstance(fault, str) else fault for fault in listed(given))
-    return [{"ranks": "last", **fault} for fault in named]
+    return [fault if any(kind in fault for kind in VICTIMS) else {"ranks": "last", **fault} for fault in named]
+
+
+def slug_of(axis: str, value: Any) -> Any:
+    """The value of an axis as cells show it: a name in place of a mapping."""
+    if axis == "launcher":
+        return launcher_slug(value)
+    if axis in HARDWARE:
+        return hardware_slug(value) if isinstance(value, Mapping) else value
+    return faults_slug(value) if axis == "fault" and not isinstance(value, str) else value
 
 
 def product(block: Mapping[str, Any], base: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
@@ -132,24 +147,14 @@ def matches(point: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
     ``resume_world`` may be ``same`` or ``other`` (than the world of the killed run).
     """
     for axis, values in axes_of(block).items():
-        found = point.get(axis)
-        if axis == "fault":
-            found, values = slug(found), [slug(value) for value in values]
-        if axis in HARDWARE:
-            found, values = hardware_words(found), [hardware_words(value) for value in values]
+        found = point.get(axis, DEFAULTS.get(axis))
+        if axis in ("fault", "launcher", *HARDWARE):
+            found, values = slug_of(axis, found), [slug_of(axis, value) for value in values]
         if axis == "resume_world" and ("same" if found == point["world"] else "other") in values:
             continue
         if found not in values:
             return False
     return True
-
-
-def slug(faults: str | list[dict[str, Any]]) -> str:
-    return faults if isinstance(faults, str) else faults_slug(faults)
-
-
-def hardware_words(hardware: str | Mapping[str, Any] | None) -> str | None:
-    return hardware_slug(hardware) if isinstance(hardware, Mapping) else hardware
 
 
 def cell_id(axes: Mapping[str, Any]) -> str:
@@ -164,6 +169,8 @@ def cell_id(axes: Mapping[str, Any]) -> str:
     ]
     for life in axes.get("then") or []:
         words += ["then", *lives_words(life)]
+    if axes["launcher"] != LOCAL:
+        words += [launcher_slug(axes["launcher"]), f"by_{axes['resume_by']}"]
     if axes.get("try"):
         words.append(f"try{axes['try']}")
     words += [f"{axis}={hardware_slug(axes[axis])}" for axis in HARDWARE if axes.get(axis)]
@@ -202,23 +209,24 @@ def cell_of(
 
     first = {"hardware": USUAL_HARDWARE | (axes["hardware"] or {})}
     other = {"hardware": first["hardware"] | (axes["resume_hardware"] or {})}
-    lives = [leg(axes["world"], settings, faults=planned(axes, axes), notice=notice, **first)]
+    struck = {"faults": planned(axes, axes), "notice": notice, "launcher": axes["launcher"]}
+    lives = [leg(axes["world"], settings, **struck, **first)]
     for life in axes["then"] or []:
         world = life.get("world", lives[-1].world)
         lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice, **other))
-    lives.append(leg(axes["resume_world"], resumes, parent=lives[-1], **other))
+    if axes["resume_by"] == "leg":
+        lives.append(leg(axes["resume_world"], resumes, parent=lives[-1], **other))
     against, launched, extra = reference_of(axes, usual and {**usual, **settings}, usual and {**usual, **resumes})
     unstruck = {name: value for name, value in settings.items() if name in given or name not in neutral}
     undisturbed = unstruck | extra
     # A short deadline is for runs that may hang, which an undisturbed one of the reference trainer does not.
     patient = max(deadline, Leg.deadline) if usual else deadline
-    shown = {**axes, "fault": faults_slug(axes["fault"])}
+    shown = {axis: slug_of(axis, value) for axis, value in axes.items() if axis not in HIDDEN}
     shown["then"] = "-then-".join("-".join(lives_words(life)) for life in axes["then"] or []) or None
-    shown |= {axis: hardware_words(axes[axis]) for axis in HARDWARE}
     return Cell(
         id=cell_id(axes),
         control=control,
-        axes={axis: value for axis, value in shown.items() if axis not in HIDDEN and (axis not in OPTIONAL or value)},
+        axes={axis: value for axis, value in shown.items() if axis not in QUIET or value != DEFAULTS[axis]},
         reference=leg(launched, undisturbed, patient, **first),
         twin=leg(launched, undisturbed, patient, repeat=1, **first),
         lives=tuple(lives),
@@ -239,7 +247,7 @@ def planned(life: Mapping[str, Any], axes: Mapping[str, Any]) -> tuple[dict[str,
         if axes.get("try"):
             full["try"] = axes["try"]
         if full["point"] == RANDOM:
-            seed = {axis: value for axis, value in life.items() if axis not in (*HARDWARE, *HIDDEN)}  # the same on any
+            seed = {axis: value for axis, value in life.items() if axis not in NOT_DRAWN}  # the same on any
             full["pause"] = round(chance(full, seed).random(), 4)
         found.append(full)
     return tuple(found)

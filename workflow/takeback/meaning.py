@@ -16,7 +16,7 @@ import jsonschema
 from takeback import matrix
 from takeback.document import explain, schema
 from takeback.errors import ExperimentError
-from takeback.leg import ANYWHERE
+from takeback.leg import ANYWHERE, LOCAL, launcher_of, victims_of, whom
 from takeback.trainers import mesh
 
 PACKAGE = Path(__file__).parent
@@ -82,9 +82,14 @@ def _flaw_of_settings(settings: tuple[tuple[str, type, Any], ...]) -> str:
 
 
 @cache
-def modules(package: str) -> tuple[str, ...]:
-    """Names of the modules in a sub-package: what a seam offers, without importing any of it."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules([str(PACKAGE / package)])))
+def modules(package: str, defines: str = "") -> tuple[str, ...]:
+    """Names of the modules in a sub-package, without importing any of it: what a seam offers.
+
+    Args:
+        defines: a constant which tells those that count from their helpers.
+    """
+    names = sorted(module.name for module in pkgutil.iter_modules([str(PACKAGE / package)]))
+    return tuple(name for name in names if not defines or defines in constants(package, name))
 
 
 @cache
@@ -129,6 +134,7 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
         worlds.append(("reference.world", named.get("world", axes["world"]), settings | named.get("trainer", {})))
     for axis, world, of_run in worlds:
         check_world(f"{key}.{axis}", world, of_run)
+    check_launcher(key, axes, settings)
     check_life(key, {**axes, "step": axes["kill_step"]}, axes["world"], settings, reference)
     world = axes["world"]
     for number, life in enumerate(lives):
@@ -170,29 +176,66 @@ def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[
             raise ExperimentError(f"{key}.kill_step: {step} is outside the run; allowed: 1 to {steps}")
         if (point == "time") != ("seconds" in fault):
             raise ExperimentError(f"{key}.fault: seconds and point: time go together; give both or neither")
-        ranks = fault["ranks"]
-        if not isinstance(ranks, str) and max(ranks) >= world:
-            allowed = f"allowed: 0 to {world - 1}"
-            raise ExperimentError(f"{key}.fault.ranks: {max(ranks)} is no rank of world {world}; {allowed}")
+        check_victims(key, fault, life.get("launcher", LOCAL), world)
         alone = schema("reference-trainer")["x-points-of-rank-0"] if reference else ()
         if settings.get("format", "file") != "file":
             alone = [name for name in alone if name not in schema("reference-trainer")["x-points-of-each-writer"]]
-        if point in alone and world > 1 and (ranks == "last" or (ranks != "all" and 0 not in ranks)):
+        if point in alone and whom(fault) == "ranks" and 0 not in victims_of(fault, world):
             raise ExperimentError(f"{key}.point: rank 0 alone comes by {point}; allowed: fault ranks [0] or all")
 
 
-def check_parameters(key: str, fault: Mapping[str, Any]) -> None:
-    """The parameters that an experiment gives to a fault are those which it has, and of their kind."""
-    literals = constants("faults", fault["kind"])
+def check_victims(key: str, fault: Mapping[str, Any], launcher: Any, world: int) -> None:
+    """Whom a fault names is there, and may be struck by it, in the attempt that it names."""
+    kind, name = whom(fault), launcher_of(launcher)
+    given, does = fault[kind], constants("launchers", name)
+    only = constants("faults", fault["kind"]).get("RANKS", given)
+    if kind not in does.get("VICTIMS", ["ranks"]):
+        raise ExperimentError(f"{key}.fault.{kind}: the launcher {name} has none")
+    if kind != "ranks":
+        world //= {**does["PARAMETERS"], **launcher.get("with", {})}["nproc"] or world
+    if not isinstance(given, str) and max(given) >= world:
+        allowed = f"allowed: 0 to {world - 1}"
+        what = f"rank of world {world}" if kind == "ranks" else f"number of one of {world} {kind}"
+        raise ExperimentError(f"{key}.fault.{kind}: {max(given)} is no {what}; {allowed}")
+    if only != given:
+        raise ExperimentError(f"{key}.fault.ranks: {fault['kind']} strikes {only} ranks")
+    if (needs := constants("faults", fault["kind"]).get("NEEDS")) and needs not in does.get("VICTIMS", []):
+        raise ExperimentError(f"{key}.fault: {fault['kind']} needs a launcher with {needs}; {name} has none")
+    if fault["attempt"] and not does.get("RESTARTS"):
+        raise ExperimentError(f"{key}.fault.attempt: the launcher {name} never starts a run again; allowed: 0")
+
+
+def check_launcher(key: str, axes: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """The launcher is there, has the parameters that it is given, and can do what the cell asks of it."""
+    launcher, world = axes["launcher"], axes["world"]
+    name = launcher_of(launcher)
+    check(key, "launcher", name, modules("launchers", "PARAMETERS"))
+    does, given = constants("launchers", name), {} if isinstance(launcher, str) else launcher
+    check_parameters(f"{key}.launcher.with", {**given, "kind": name}, "launchers")
+    if given.get("environment") and "VICTIMS" not in does:
+        raise ExperimentError(f"{key}.launcher.environment: the launcher {name} takes none")
+    check(key, "resume_by", axes["resume_by"], ("leg", "launcher") if does.get("RESTARTS") else ("leg",))
+    if name == LOCAL:
+        return
+    if axes["then"]:
+        raise ExperimentError(f"{key}.then: further lives are of the launcher {LOCAL}; give the faults an attempt each")
+    each = {**does["PARAMETERS"], **given.get("with", {})}["nproc"]
+    if each and world % each:
+        raise ExperimentError(f"{key}.launcher.with.nproc: {each} ranks a node can't be {world} ranks")
+    if axes["resume_by"] == "launcher" and world != axes["resume_world"] and settings.get("reduction") == "allreduce":
+        raise ExperimentError(f"{key}.resume_by: the handover control is a leg's; use reduction: fixed-order")
+
+
+def check_parameters(key: str, what: Mapping[str, Any], package: str = "faults") -> None:
+    """The parameters that an experiment gives to a fault or launcher are those which it has, and of their kind."""
+    literals = constants(package, what["kind"])
     usual, choices = literals.get("PARAMETERS", {}), literals.get("CHOICES", {})
-    for name, value in fault.get("with", {}).items():
+    for name, value in what.get("with", {}).items():
         if name not in usual:
-            raise ExperimentError(f"{key}.{name}: {fault['kind']} has no such parameter; {named(usual)}")
+            raise ExperimentError(f"{key}.{name}: {what['kind']} has no such parameter; {named(usual)}")
         if isinstance(value, str) != isinstance(usual[name], str):
             raise ExperimentError(f"{key}.{name}: {value!r} is not allowed here; such as {usual[name]!r}")
         check(key, name, value, choices.get(name, [value]))
-    if literals.get("RANKS", fault["ranks"]) != fault["ranks"]:
-        raise ExperimentError(f"{key.removesuffix('.with')}.ranks: {fault['kind']} strikes {literals['RANKS']} ranks")
 
 
 def named(usual: Mapping[str, Any]) -> str:

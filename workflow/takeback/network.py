@@ -54,18 +54,18 @@ class Hosts(Surroundings):
 
     def cut(self, injection: Injection) -> None:
         """Take the links of the victims down, on the side of the bridge; what is seen of it goes into the receipt."""
-        ranks = [victim.rank for victim in injection.victims]
+        ranks = sorted({victim.node for victim in injection.victims})
         injection.seen["answered_before"] = all(self.answers(rank) for rank in ranks)
         ip(*(f"link set {link(rank)} down" for rank in ranks))
         injection.seen["link"] = "/".join(sorted({self.state(rank) for rank in ranks}))
 
     def ask(self, injection: Injection) -> None:
         """Send a packet to every victim; whether any of them answers goes into the receipt."""
-        injection.seen["answers"] = any(self.answers(victim.rank) for victim in injection.victims)
+        injection.seen["answers"] = any(self.answers(victim.node) for victim in injection.victims)
 
     def delay(self, injection: Injection, milliseconds: float) -> None:
         """Make all that leaves the victims late; their queues, and the way of a packet, go into the receipt."""
-        ranks = [victim.rank for victim in injection.victims]
+        ranks = sorted({victim.node for victim in injection.victims})
         bridge = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
         queues = set()
         for rank in ranks:

@@ -41,8 +41,10 @@ _rank = 0
 def connect() -> None:
     """Open this process's record file, or stay a no-op where the suite did not ask for one.
 
-    Called on import. The environment: ``TAKEBACK_RECORDS`` (folder), ``TAKEBACK_ATTEMPT``,
-    ``TAKEBACK_ARMED`` (JSON list of faults that wait for this rank), ``RANK``.
+    Called on import. The environment: ``TAKEBACK_RECORDS`` (folder), ``TAKEBACK_ARMED`` (JSON list of faults that wait
+    for a rank of some attempt), ``RANK``, and ``TORCHELASTIC_RESTART_COUNT``, which is the attempt: an agent counts the
+    failures that it has seen, so that two groups may have the same. ``TAKEBACK_ONE_LIFE``: there is no other group, and
+    the file is this rank's alone; else the process has one of its own.
     """
     global _file, _armed, _rank
     folder = os.environ.get("TAKEBACK_RECORDS")
@@ -50,9 +52,11 @@ def connect() -> None:
         _file, _armed = None, []
         return
     _rank = int(os.environ.get("RANK", "0"))
-    attempt = int(os.environ.get("TAKEBACK_ATTEMPT", "0"))
-    _armed = json.loads(os.environ.get("TAKEBACK_ARMED", "[]"))
-    path = os.path.join(folder, f"attempt{attempt}-rank{_rank}.jsonl")
+    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    armed = json.loads(os.environ.get("TAKEBACK_ARMED", "[]"))
+    _armed = [fault for fault in armed if fault["attempt"] == attempt and _is_victim(fault["ranks"])]
+    own = "" if "TAKEBACK_ONE_LIFE" in os.environ else f"-pid{os.getpid()}"
+    path = os.path.join(folder, f"attempt{attempt}-rank{_rank}{own}.jsonl")
     _file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     if sys.excepthook is not _tell_error:
         _tell_error.then = sys.excepthook
@@ -60,6 +64,12 @@ def connect() -> None:
     # A worker process of a DataLoader inherits nothing of this: only ranks tell.
     os.register_at_fork(after_in_child=_disconnect)
     point("start")
+
+
+def _is_victim(ranks: str | list[int]) -> bool:
+    if ranks == "last":
+        return _rank == int(os.environ.get("WORLD_SIZE", "1")) - 1
+    return ranks == "all" or _rank in ranks
 
 
 def _tell_error(kind: type[BaseException], error: BaseException, trace: Any) -> None:

@@ -26,14 +26,14 @@ def tables(folder: Path) -> dict[str, Any]:
     """
     rows: dict[str, Any] = {"losses": [], "ledger": [], "events": []}
     digests: dict[str, list[Any]] = {column: [] for column in DIGEST_COLUMNS}
+    groups = Groups(folder)
     for path in sorted(folder.glob("*.jsonl")):
-        who = {"attempt": 0, "rank": SUPERVISOR}
-        if name := re.fullmatch(r"attempt(\d+)-rank(\d+)", path.stem):
-            who = {"attempt": int(name[1]), "rank": int(name[2])}
+        who = {"rank": SUPERVISOR}
+        if name := re.fullmatch(r"attempt(\d+)-rank(\d+)(-pid\d+)?", path.stem):
+            who = {"rank": int(name[2]), "attempt": int(name[1])}
         first_step = True
         for record in lines(path):
-            # The supervisor's own records name the attempt that they speak of.
-            owner = who | {"attempt": record.pop("attempt", who["attempt"])}
+            owner = who | {"attempt": groups.of(record, who.get("attempt"))}
             match record["kind"]:
                 case "step":
                     if first_step:
@@ -46,6 +46,31 @@ def tables(folder: Path) -> dict[str, Any]:
                     rows["events"].append(event(owner, record))
     rows["events"].sort(key=lambda row: row["monotonic"])
     return {**rows, "digests": digests}
+
+
+class Groups:
+    """Which worker group a record is of: attempts of a leg are numbered by its groups, in the order of their launch.
+
+    A rank's own count is that of its agent, which others may not share; so the supervisor's word counts, by pid.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / "supervisor.jsonl"
+        told = [record for record in lines(path) if record["kind"] == "launched"] if path.exists() else []
+        self.of_pid = {record.get("of_pid"): record["attempt"] for record in told}
+        self.launched = sorted((record["mono"], record["attempt"]) for record in told)
+
+    def of(self, record: dict[str, Any], own: int | None) -> int:
+        """Of a rank, the group of its process, or its ``own`` count; of the supervisor, the one it names or the last.
+
+        Takes the attempt out of the record.
+        """
+        named = record.pop("attempt", None)
+        if own is not None:
+            return self.of_pid.get(record["pid"], own)
+        if named is not None:
+            return named
+        return max((attempt for mono, attempt in self.launched if mono <= record["mono"]), default=0)
 
 
 def lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -17,6 +17,7 @@ from takeback.checkers import (
     exits,
     fault,
     hardware,
+    launcher,
     losses,
     lost,
     original,
@@ -42,6 +43,7 @@ GATES: tuple[Checker, ...] = (
     times.check,
     lost.check,
     survivors.check,
+    launcher.check,  # crashed: it gave up; invalid: it broke its contract
     reload.check,  # different: before the ranks that wait for each other are taken for hung
     exits.resumed_ran,  # hung, crashed, refused
     told.once,  # invalid: of two records one is not what happened

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from takeback.checkers import attempts
 from takeback.checkers.prepare import number_tables, sample_table, state_table, told_twice
 from takeback.checkers.tables import LossTable, SampleTable, StateTable, union
 from takeback.evidence import EvidenceError
@@ -67,15 +68,15 @@ def kept(function: Callable[..., Any]) -> Callable[..., Any]:
 class LegView:
     """Evidence of one leg, each table prepared at its first use."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        """Take the evidence; nothing is prepared yet."""
-        self.id = evidence.leg_id
+    def __init__(self, evidence: Evidence, whole: LegView | None = None) -> None:
+        """Take the evidence; nothing is prepared yet. ``whole``: the leg of which this is one life."""
+        self.id, self.whole = evidence.leg_id, whole or self
         self.spec = evidence.spec
         self.world = int(evidence.spec["world"])
         self.provenance = evidence.provenance
         #: What a checker has found out about this leg and keeps for the next cell that uses it.
         self.found: dict[Hashable, Any] = {}
-        self._evidence = evidence
+        self.evidence = evidence
 
     @cached_property
     def _numbers(self) -> dict[str, LossTable]:
@@ -107,21 +108,21 @@ class LegView:
         for (_, rank), times in receipts.items():
             if times > 1:
                 return f"the resume receipt of rank {rank}"
-        losses, digests = self._evidence.table("losses"), self._evidence.table("digests")
+        losses, digests = self.evidence.table("losses"), self.evidence.table("digests")
         # As many places as records: no two fell into one. (What fills fewer may be of several attempts.)
         places = np.count_nonzero(self.losses.told), np.count_nonzero(self.states.digests)
         return "" if places == (len(losses), len(digests)) else told_twice(losses, digests)
 
     def _prepared(self, table: str, prepare: Callable[[Table], Any]) -> Any:
         try:
-            return prepare(self._evidence.table(table))
+            return prepare(self.evidence.table(table))
         except ValueError as error:
             cure = "remove the leg's folder and run snakemake again"
             raise EvidenceError(f"{self.id}/{table}.parquet: {error}; {cure}") from None
 
     @cached_property
     def _events(self) -> dict[str, list[Event]]:
-        columns = [self._evidence.table("events")[name].to_pylist() for name in ("kind", *Event._fields[:-1], "detail")]
+        columns = [self.evidence.table("events")[name].to_pylist() for name in ("kind", *Event._fields[:-1], "detail")]
         by_kind: dict[str, list[Event]] = defaultdict(list)
         for kind, *row in zip(*columns, strict=True):
             by_kind[kind].append(Event(*row))
@@ -167,12 +168,19 @@ class Case:
 
     @classmethod
     def of(cls, cell: Cell, legs: Mapping[str, LegView]) -> Case:
-        """The case of the last two lives of ``cell``, with the earlier ones behind it; ``legs`` by leg id."""
+        """The case of the last two lives of ``cell``, with the earlier ones behind it; ``legs`` by leg id.
+
+        A leg that its launcher has started again has several lives; one that should have been and was not is followed
+        by a life of which there is no evidence.
+        """
         reference, twin = legs[cell.reference.id], legs[cell.twin.id]
         original = legs[cell.original.id] if cell.original else None
+        lives = [life for leg in cell.lives for life in attempts.lives_of(legs[leg.id])]
+        if len(lives) < 2:
+            lives.append(attempts.no_life(lives[0]))
         case = None
-        for killed, resumed in itertools.pairwise(cell.lives):
-            case = cls(cell, reference, twin, legs[killed.id], legs[resumed.id], case, original)
+        for killed, resumed in itertools.pairwise(lives):
+            case = cls(cell, reference, twin, killed, resumed, case, original)
         return case
 
     @property

@@ -8,7 +8,7 @@ from takeback.checkers.case import Case, Event, LegView, kept
 from takeback.checkers.exits import sent
 from takeback.checkers.finding import Finding
 from takeback.checkers.words import named, signal_named
-from takeback.leg import ANYWHERE, victims_of
+from takeback.leg import ANYWHERE, victims_of, whom
 
 
 def struck(case: Case) -> Finding:
@@ -34,6 +34,8 @@ def _struck(leg: LegView) -> Finding:
 
 def _flaw(leg: LegView, fault: dict[str, Any]) -> str:
     never, place = "the fault never struck: ", _place(fault)
+    if whom(fault) != "ranks":
+        return _flaw_of_nodes(leg, fault)
     victims = set() if fault["point"] == "end" else set(victims_of(fault, leg.world))
     # The first victim that is held stands for all of them: a point may be passed by one rank only.
     held = victims & {event.rank for event in leg.events("held") if _is_planned(event, fault)}
@@ -50,6 +52,27 @@ def _flaw(leg: LegView, fault: dict[str, Any]) -> str:
     if spared:
         return f"{never}{named('rank', held)} stood at {place}, but {named('rank', spared)} was not struck"
     return _traceless(leg, fault, victims, fired)
+
+
+def _flaw_of_nodes(leg: LegView, fault: dict[str, Any]) -> str:
+    """As :func:`_flaw`, of a fault that strikes agents, alone or with their ranks: any rank may be held for it."""
+    place, never = _place(fault), "the fault never struck: "
+    held = {event.rank for event in leg.events("held") if _is_planned(event, fault)}
+    if not held and fault["point"] not in ANYWHERE:
+        return f"{never}its point {place} was never reached"
+    fired = [event for event in leg.events("fault_fired") if event.detail["fault"] == fault["id"]]
+    if not fired:
+        return f"{never}no receipt of {fault['kind']} at {place}"
+    agents = {event.detail["of_agent"]: event.detail for event in leg.whole.events("agent_exited")}
+    struck = {victim["node"] for event in fired for victim in event.detail["victims"] if victim["rank"] is None}
+    spared = set(victims_of(fault, len(agents))) - struck if isinstance(fault[whom(fault)], list) else set()
+    if spared or not struck:
+        return f"{never}{named('agent', spared)} was not struck"
+    ranks = {victim["rank"] for event in fired for victim in event.detail["victims"]} - {None}
+    alive = {number for number in struck if not _ended_by(agents.get(number), fired[0].detail["ends_by"])}
+    if fired[0].detail["ends_by"] and alive:
+        return f"{never}{named('agent', alive)} did not end by {fault['kind']}"
+    return _traceless(leg, fault, ranks, fired)
 
 
 def _traceless(leg: LegView, fault: dict[str, Any], victims: set[int], fired: list[Event]) -> str:

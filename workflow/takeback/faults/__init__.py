@@ -11,6 +11,8 @@ A fault module has
     What these are.
 ``RANKS: str``, if it can't strike some ranks and spare others
     ``all``.
+``NEEDS: str``, if not every launcher can have it
+    What the launcher must have: ``nodes``.
 ``PROVES: dict``, if its victims need not end
     What must have been seen after the strike, such as ``{"state": "stopped"}``, by name: a fault that left no
     trace has not struck.
@@ -32,7 +34,7 @@ from __future__ import annotations
 
 import importlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +55,17 @@ class Surroundings:
 
 @dataclass(frozen=True)
 class Victim:
-    """A rank, its process, and a pidfd: by its number alone one could strike a stranger who got it later."""
+    """A process to strike, and a pidfd: by its number alone one could strike a stranger who got it later.
 
-    rank: int
+    Attributes:
+        rank: its rank; None for an agent of a launcher.
+        node: number of the host on which it runs, where hosts are told apart; else its rank.
+    """
+
+    rank: int | None
     pid: int
     descriptor: int
+    node: int = 0
 
     def send(self, number: int) -> None:
         """Send a signal; to a process that has ended already, nothing."""
@@ -79,6 +87,7 @@ class Injection:
         folder: the leg's folder, with ``checkpoints`` in it.
         around: what its own ``surround`` gave.
         everyone: all ranks that have not ended.
+        arrive: ``arrive(seen)`` starts one more node, where the launcher can, and yields until it is noticed.
         seen: what the fault saw of its own effect; goes into the receipt, and is measured by ``PROVES``.
     """
 
@@ -88,6 +97,7 @@ class Injection:
     around: Surroundings
     everyone: list[Victim]
     seen: dict[str, Any] = field(default_factory=dict)
+    arrive: Callable[[dict[str, Any]], Iterator[float]] | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -93,8 +93,10 @@ def _column(
     top.set(xlabel="", ylabel=label)
     bottom.axhline(0, color=style.ROLES["reference"], lw=5, alpha=0.5, zorder=1)
     largest, flaws = 0, {}
-    for killed in {leg.id: leg for cell in cells for leg in cell.lives[:-1]}.values():
+    for killed in {leg.id: leg for cell in cells for leg in cell.lives[:-1] or cell.lives}.values():
         losses = evidence_of(killed.id).losses
+        if killed is cells[0].resumed:  # started again by its launcher: all attempts but the last
+            losses = losses[losses.attempt < losses.attempt.max()]
         drawn = curve(losses)
         colour = style.ROLES["killed"]
         for _, attempt in drawn.groupby("attempt"):
@@ -115,14 +117,17 @@ def _column(
         place = worlds.index(world)
         shape = _shape(place, len(worlds)) | {"zorder": 4 + place}
         evidence, own = evidence_of(cell.resumed.id), evidence_of(cell.reference.id).losses
-        drawn, colour = curve(evidence.losses), style.ROLES["resumed"]
+        losses = evidence.losses
+        if cell.resumed is cell.killed:
+            losses = losses[losses.attempt == losses.attempt.max()]
+        drawn, colour = curve(losses), style.ROLES["resumed"]
         top.plot(drawn.step, drawn.loss, color=colour, ls="", **shape)
         restored = restored_step(evidence.events)
         if restored is not None and len(drawn) and restored not in marked:
             marked.add(restored)
             for axis in (top, bottom):
                 axis.axvline(restored + 0.5, color=colour, lw=1, zorder=2)
-        found = distance(evidence.losses, own, restored or 0, cell.resumed.world == cell.reference.world)
+        found = distance(losses, own, restored or 0, world == cell.reference.world)
         _dots(bottom, found, colour, **shape)
         largest = max(largest, found.largest)
         gone = "did not run" if (evidence.events.kind == "not_run").any() else ""

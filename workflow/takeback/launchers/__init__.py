@@ -1,7 +1,18 @@
 """Launchers: how the ranks of one attempt are started and watched. One file each.
 
-A launcher has one function, ``launch(spec, folder, root, recorder, bound)``: it runs a whole leg,
-leaves records in ``folder/records`` and output in ``folder/stdout``, and returns when no process is left.
+A launcher is a module with
+
+``PARAMETERS: dict``
+    Their names and usual values, as a literal; an experiment names others under ``with``. By it a launcher is known.
+``launch(spec, folder, root, recorder, bound)``
+    Run a whole leg, leave records in ``folder/records`` and output in ``folder/stdout``, and return when no process is
+    left. It starts the ranks with the probe's variables, and lets an :class:`~takeback.launchers.injector.Injector`
+    strike them. Of each rank it records ``launched`` and ``exited``, with the worker group (``attempt``) it was of.
+``RESTARTS: bool``, if true
+    It may start the ranks again: a leg then holds several attempts, and an experiment may say ``resume_by: launcher``.
+``VICTIMS: list[str]``, if it has more than ``ranks`` that a fault can strike
+    Such as ``agents``, its own processes, and ``nodes``, which are agents with their ranks. ``nproc`` among its
+    parameters says how many ranks a node has.
 """
 
 from __future__ import annotations
@@ -10,8 +21,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from takeback.leg import launcher_of
 
-def get(name: str) -> Callable[..., None]:
+
+def get(launcher: str | dict[str, Any]) -> Callable[..., None]:
     """The ``launch`` of ``takeback/launchers/<name>.py``."""
-    launch: Callable[..., Any] = importlib.import_module(f"takeback.launchers.{name}").launch
+    launch: Callable[..., Any] = importlib.import_module(f"takeback.launchers.{launcher_of(launcher)}").launch
     return launch

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,17 @@ SOON = 0.005  # the same while one waits for a step to strike at random: nobody 
 START_UP = 0.5  # s within which a run that is struck at a random instant of its start has begun its first step
 
 
-def armed(planned: list[dict[str, Any]], rank: int, world: int) -> str:
-    """``TAKEBACK_ARMED`` of one rank: the faults for which it must hold itself."""
+def armed(planned: list[dict[str, Any]]) -> str:
+    """``TAKEBACK_ARMED``: the faults for which ranks must hold themselves; each knows by its number whether it must.
+
+    Which rank an agent has started is known to itself alone: all hold themselves for a fault of agents or nodes.
+    """
     waiting = []
     for fault in planned:
-        if fault["point"] not in ANYWHERE and rank in victims_of(fault, world):
+        if fault["point"] not in ANYWHERE:
             does = {"acts": fault["kind"], "with": faults.parameters(fault)} if acts(fault) else {}
-            waiting.append({"id": fault["id"], "point": fault["point"], "step": fault["step"], **does})
+            where = {name: fault[name] for name in ("id", "point", "step", "attempt")}
+            waiting.append({**where, "ranks": fault.get("ranks", "all"), **does})
     return json.dumps(waiting)
 
 
@@ -51,7 +55,7 @@ class Injector:
         world: number of ranks.
         around: surroundings by fault id.
         recorder: where each strike is told, before and after.
-        attempt: of the ranks to be struck.
+        attempt: of the ranks to be struck; None where it is known afterwards.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class Injector:
         world: int,
         around: dict[str, Surroundings],
         recorder: Recorder,
-        attempt: int,
+        attempt: int | None,
     ) -> None:
         self.folder, self.world, self.around, self.recorder, self.attempt = folder, world, around, recorder, attempt
         self.began = time.monotonic()
@@ -70,15 +74,10 @@ class Injector:
         self.random: list[dict[str, Any]] = []
         self.at_end = [fault for fault in planned if fault["point"] == "end"]
         #: (fault, rank) of all that will hold themselves at a point; the first of a fault makes it strike all.
-        self.armed = {
-            (fault["id"], rank)
-            for fault in planned
-            if fault["point"] not in ANYWHERE
-            for rank in victims_of(fault, world)
-        }
+        self.armed = self._all_armed(planned)
         #: Strikes to come by the clock: (monotonic s, number, what to do).
         self.due: list[tuple[float, int, Any]] = []
-        #: Ranks that a fault is to end, and how.
+        #: Those whom a fault is to end, and how.
         self.struck: dict[int, list[dict[str, Any]]] = {}
         #: Ranks that came by a point after its fault had struck: they hold themselves, or are about to.
         self.loose: set[int] = set()
@@ -92,6 +91,9 @@ class Injector:
             elif fault["point"] == "random":
                 self.random.append(fault)
 
+    #: Starts one more node, where the launcher can.
+    arrive: Callable[[dict[str, Any]], Iterator[float]] | None = None
+
     @property
     def wait(self) -> float | None:
         """Seconds until the next look is due; None if nothing waits any more."""
@@ -99,6 +101,10 @@ class Injector:
         if self.armed or self.random or self.loose:
             waits.append(SOON if self.random else TICK)
         return min(waits, default=None)
+
+    def _all_armed(self, planned: list[dict[str, Any]]) -> set[tuple[str, int]]:
+        there = [fault for fault in planned if fault["point"] not in ANYWHERE]
+        return {(fault["id"], rank) for fault in there for rank in victims_of(fault, self.world)}
 
     def look(self, alive: dict[int, Victim]) -> None:
         """Strike what is due; ``alive`` are the ranks that have not ended, by number."""
@@ -108,12 +114,15 @@ class Injector:
                 self._strike(what, alive, None)
             else:
                 self._go_on(*what)
-        self.armed = {(fault, rank) for fault, rank in self.armed if rank in alive}
+        self.armed = self._still_armed(alive)
         for number in list(alive):
             for record in self._new_records(number):
                 self._answer(number, record, alive)
         for number in self.loose & alive.keys():
             self._release(number, alive)
+
+    def _still_armed(self, alive: dict[int, Victim]) -> set[tuple[str, int]]:
+        return {(fault, rank) for fault, rank in self.armed if rank in alive}
 
     def _release(self, number: int, alive: dict[int, Victim]) -> None:
         """Let a rank go on that has come too late for its fault, unless it has gone on and holds itself for another."""
@@ -142,37 +151,50 @@ class Injector:
         self.armed.discard((record["fault"], number))
         self.loose.discard(number)
         fault = self.waiting.get(record["fault"])
-        if number not in alive:
-            return
         if fault is None:
             if not any("by" in way for way in self.struck.get(number, [])):
                 self.loose.add(number)
         # The record is written just before the process stops itself.
         elif process.wait_until_stopped(record["pid"]):
-            self._strike(fault, alive, {"rank": number, **record})
+            self._strike(fault, alive, {"number": number, "rank": alive[number].rank, **record})
 
     def _strike(self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None) -> None:
         module = faults.get(fault["kind"])
         victims = self._victims(fault, alive, held, getattr(module, "EACH", False))
         around = self.around.get(fault["id"], Surroundings())
-        self.loose -= {victim.rank for victim in victims}
-        injection = Injection(fault, victims, self.folder, around, list(alive.values()))
+        struck = {number for number, one in alive.items() if one in victims}
+        self.loose -= struck
+        injection = Injection(fault, victims, self.folder, around, list(alive.values()), arrive=self.arrive)
         receipt = {
             "attempt": self.attempt,
             "fault": fault["id"],
             "action": fault["kind"],
             "step": held["step"] if held else fault["step"],
             "point": fault["point"],
-            "victims": [{"rank": victim.rank, "pid": victim.pid} for victim in victims],
-            "ends_by": ends_by(fault),
+            "victims": [self._described(victim) for victim in victims],
+            "ends_by": self._ends_by(fault),
             "proves": getattr(module, "PROVES", {}),
         }
         where = {"held": {"rank": held["rank"], "pid": held["pid"]}} if held else {}
         self.recorder("fault_armed", **receipt, **where)
         if receipt["ends_by"]:
-            self.struck |= {victim.rank: receipt["ends_by"] for victim in victims}
+            self.struck |= dict.fromkeys(struck, receipt["ends_by"])
         self._go_on(module.strike(injection), injection, receipt, "fault_fired")
         self.last_strike = time.monotonic()
+        if held and held["number"] not in struck:
+            self._spare(held["number"], alive, victims)
+
+    def _spare(self, number: int, alive: dict[int, Victim], victims: list[Victim]) -> None:
+        """A rank has held itself for others."""
+        alive[number].let_go()
+
+    def _ends_by(self, fault: dict[str, Any]) -> list[dict[str, Any]]:
+        return ends_by(fault)
+
+    @staticmethod
+    def _described(victim: Victim) -> dict[str, Any]:
+        """A victim as the receipt names it."""
+        return {"rank": victim.rank, "pid": victim.pid}
 
     def _victims(
         self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None, each: bool
@@ -183,8 +205,12 @@ class Injector:
         if each and held is not None:
             if not any(fault["id"] == waits for waits, _ in self.armed):
                 del self.waiting[fault["id"]]
-            return [alive[held["rank"]]]
+            return [alive[held["number"]]]
         self.waiting.pop(fault["id"])
+        return self._named(fault, alive)
+
+    def _named(self, fault: dict[str, Any], alive: dict[int, Victim]) -> list[Victim]:
+        """Those of the living whom a fault names."""
         return [alive[number] for number in victims_of(fault, self.world) if number in alive]
 
     def _go_on(
@@ -196,6 +222,10 @@ class Injector:
         if pause is not None:
             self._later(time.monotonic() + pause, (acts, injection, receipt))
 
+    def _file_of(self, number: int) -> Path:
+        """The records of a rank."""
+        return self.folder / "records" / f"attempt{self.attempt}-rank{number}.jsonl"
+
     def _later(self, when: float, what: Any) -> None:
         heapq.heappush(self.due, (when, id(what), what))
 
@@ -204,7 +234,7 @@ class Injector:
         if not (self.armed or self.random or self.loose):
             return []
         try:
-            with (self.folder / "records" / f"attempt{self.attempt}-rank{number}.jsonl").open("rb") as file:
+            with self._file_of(number).open("rb") as file:
                 file.seek(self.read.get(number, 0))
                 text = file.read()
         except FileNotFoundError:

@@ -31,6 +31,7 @@ from takeback.launchers.recorder import Recorder
 SETTLE = 15.0  # s that ranks have to end by themselves once one of them has ended badly
 LOOPBACK = "127.0.0.1"
 ATTEMPT = 0  # this launcher never restarts: a leg is one attempt
+PARAMETERS = {}
 
 
 def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int] = ()) -> None:
@@ -145,8 +146,8 @@ def variables(spec: dict[str, Any], number: int, port: int, folder: Path) -> dic
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": str(ATTEMPT),
         "TAKEBACK_RECORDS": str(folder / "records"),
-        "TAKEBACK_ATTEMPT": str(ATTEMPT),
-        "TAKEBACK_ARMED": armed(spec["faults"], number, world),
+        "TAKEBACK_ONE_LIFE": "1",
+        "TAKEBACK_ARMED": armed(spec["faults"]),
     }
 
 
@@ -158,7 +159,7 @@ class Watch:
     ) -> None:
         self.ranks, self.injector, self.recorder = ranks, injector, recorder
         self.seconds, self.notice = seconds, notice
-        self.alive = {number: Victim(number, pid, os.pidfd_open(pid)) for number, pid in ranks.items()}
+        self.alive = {number: Victim(number, pid, os.pidfd_open(pid), number) for number, pid in ranks.items()}
         self.ended_by_us: set[int] = set()
         self.deadline = time.monotonic() + min(self.seconds, clock.left())
 

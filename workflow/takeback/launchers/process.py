@@ -8,7 +8,8 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -47,6 +48,44 @@ def descriptor_of_parent(parent: int) -> int:
     return descriptor
 
 
+def guarded(work: Callable[[Sequence[int]], None], bound: Sequence[int]) -> None:
+    """Do ``work(bound)`` in a child, and kill all that it leaves, also when it is killed itself.
+
+    Whoever is killed can't clean up: parent and child each do it for the other. Needed where processes are started by
+    others than us, which do not ask to be killed with their parent.
+
+    Raises:
+        SystemExit: with the child's status, if it failed.
+    """
+    adopt_orphans()
+    parent = os.getpid()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if not child:
+        status = 70  # EX_SOFTWARE
+        try:
+            own = descriptor_of_parent(parent)
+            adopt_orphans()
+            work([own, *bound])
+            status = 0
+        except SystemExit as end:
+            print(end.code, file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            end_descendants()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    try:
+        _, status = os.waitpid(child, 0)
+    finally:
+        end_descendants()
+    if status:
+        sys.exit(f"takeback: the supervisor of the launcher ended with {os.waitstatus_to_exitcode(status)}")
+
+
 @contextlib.contextmanager
 def told_of_children() -> Iterator[int]:
     """A descriptor that becomes readable whenever a child stops or ends (SIGCHLD, signal(7)); main thread only."""
@@ -80,6 +119,14 @@ def is_stopped(pid: int) -> bool:
     """Whether the process is there and stopped."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_there(pid: int) -> bool:
+    """Whether the process has not ended."""
+    try:
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
 

@@ -90,12 +90,17 @@ class Nursery:
         ranks = []
         for rank in range(world):
             kept = checkpoints[rank] if checkpoints else folder / "ck"
-            armed = [{"id": "0", "point": held[1], "step": held[2]}] if held and held[0] == rank else []
+            armed = (
+                [{"id": "0", "point": held[1], "step": held[2], "attempt": 0, "ranks": "all"}]
+                if held and held[0] == rank
+                else []
+            )
             environment = {
                 "RANK": str(rank),
                 "LOCAL_RANK": str(rank),
                 "WORLD_SIZE": str(world),
                 "TAKEBACK_RECORDS": str(folder),
+                "TAKEBACK_ONE_LIFE": "1",
                 "TAKEBACK_ARMED": json.dumps(armed),
             }
             ranks.append(

@@ -192,3 +192,18 @@ def test_a_table_that_does_not_fit_leaves_the_old_one_whole(tmp_path):
     assert "File too large" in done.stderr
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["losses.parquet"]
+
+
+def test_a_record_is_of_the_group_that_the_supervisor_names_for_its_process(tmp_path):
+    """Two groups may have one count of restarts: when a node comes nobody has failed."""
+    for pid in (7, 8):
+        (tmp_path / f"attempt0-rank0-pid{pid}.jsonl").write_text(lines({**STEP, "pid": pid}))
+    launched = [
+        {"kind": "launched", "pid": 1, "mono": 1.0 + n, "wall": 2.0, "attempt": n, "of_rank": 0, "of_pid": pid}
+        for n, pid in enumerate((7, 8))
+    ]
+    fired = {"kind": "fault_fired", "pid": 1, "mono": 1.5, "wall": 2.0, "attempt": None}
+    (tmp_path / "supervisor.jsonl").write_text(lines(fired, *launched, {**fired, "mono": 2.5}))
+    rows = records.tables(tmp_path)
+    assert [row["attempt"] for row in rows["losses"]] == [0, 1]
+    assert [row["attempt"] for row in rows["events"] if row["kind"] == "fault_fired"] == [0, 1]

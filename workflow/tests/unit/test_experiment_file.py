@@ -47,7 +47,31 @@ def test_a_good_file_is_expanded(tmp_path):
     ]
 
 
+TORCHRUN = {"kind": "torchrun", "with": {"nproc": 1}}
 MISTAKES = {
+    "launcher": (("matrix", "launcher"), "slurm", ["launcher", "slurm", "local, torchrun"]),
+    "launcher's helper": (("matrix", "launcher"), "injector", ["launcher", "injector", "local, torchrun"]),
+    "launcher's parameter": (
+        ("matrix", "launcher"),
+        {"kind": "torchrun", "with": {"restarts": 1}},
+        ["restarts", "no such", "max_restarts"],
+    ),
+    "launcher's choice": (("matrix", "launcher"), {"kind": "torchrun", "with": {"rdzv": "etcd"}}, ["rdzv", "static"]),
+    "who can't restart": (("matrix", "resume_by"), "launcher", ["resume_by", "launcher", "leg"]),
+    "ranks a node": (("matrix", "launcher"), {"kind": "torchrun", "with": {"nproc": 3}}, ["nproc", "3", "1 ranks"]),
+    "attempt": (("matrix", "fault"), {"kind": "sigkill", "attempt": 1}, ["attempt", "local never", "allowed: 0"]),
+    "nodes": (("matrix", "fault"), {"kind": "sigkill", "nodes": [0]}, ["nodes", "local has none"]),
+    "a fault of nodes": (("matrix", "fault"), "node_arrives", ["node_arrives needs", "nodes", "local"]),
+    "a node that is not there": (
+        ("matrix",),
+        {"world": 2, "kill_step": 2, "launcher": TORCHRUN, "fault": {"kind": "sigkill", "nodes": [2]}},
+        ["nodes: 2 is no", "one of 2 nodes", "0 to 1"],
+    ),
+    "lives of a launcher": (
+        ("matrix",),
+        {"world": 1, "kill_step": 2, "launcher": TORCHRUN, "then": [{"kill_step": 4}]},
+        ["then", "attempt"],
+    ),
     "unknown key": (("wrold",), 1, ["wrold", "allowed", "matrix"]),
     "unknown axis": (("matrix", "wrold"), 1, ["matrix", "wrold", "resume_world"]),
     "missing key": (("question",), ..., ["question", "missing"]),

@@ -1,0 +1,121 @@
+"""The agents of torchrun and the workers that they start: found, watched to their end, and what is known of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from takeback.faults import Victim
+
+
+@dataclass
+class Process:
+    """An agent (``rank`` is None) or a worker.
+
+    Attributes:
+        victim: the process and its pidfd.
+        world: of the group that a worker was started for.
+        restarts: its agent's count when it was started.
+        command: its words.
+        began, ended: monotonic seconds; when it was seen first, and when it had ended.
+        status, signal: how it ended, as far as ``known``: by ``kernel``, or ``nobody``.
+        by_us: whether it was ended by the suite for want of time.
+    """
+
+    victim: Victim
+    began: float
+    world: int = 0
+    restarts: int = 0
+    command: tuple[str, ...] = ()
+    ended: float | None = None
+    status: int | None = None
+    signal: int | None = None
+    known: str = "nobody"
+    by_us: bool = False
+
+    @property
+    def pid(self) -> int:
+        return self.victim.pid
+
+    @property
+    def rank(self) -> int | None:
+        return self.victim.rank
+
+    @property
+    def node(self) -> int:
+        return self.victim.node
+
+    def how(self) -> dict[str, Any]:
+        return {"status": self.status, "signal": self.signal, "known": self.known}
+
+    def told(self, code: int | None) -> None:
+        """Take an exit code as ``subprocess`` has it: below 0 it is a signal."""
+        if code is not None:
+            self.status, self.signal = (code, None) if code >= 0 else (None, -code)
+
+    def end(self) -> None:
+        """It has ended, as its pidfd says: find out how, before its parent takes the answer away."""
+        self.ended = time.monotonic()
+        code = exit_code(self.pid)
+        if code is not None:
+            self.told(code)
+            self.known = "kernel"
+
+
+def exit_code(pid: int) -> int | None:
+    """How a process ended: its status, or a signal as a number below 0; None where its parent has reaped it already.
+
+    Of a child of ours the kernel tells (waitpid); of another's as long as it is a zombie (proc_pid_stat(5), field 52).
+    """
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    except ChildProcessError:
+        pass
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] in "ZX" else None
+
+
+def workers_of(agent: Process, known: set[int]) -> list[Process]:
+    """Children of an agent that are workers, and not known yet (proc_pid_task(5), ``children``)."""
+    found = []
+    for path in Path(f"/proc/{agent.pid}/task").glob("*/children"):
+        try:
+            children = {int(word) for word in path.read_text().split()} - known
+        except OSError:
+            continue
+        for pid in children:
+            if worker := _worker(pid, agent):
+                found.append(worker)
+    return found
+
+
+def _worker(pid: int, agent: Process) -> Process | None:
+    """None until it has its own environment: between fork and exec it has the agent's."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        words = Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
+        command = Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")[:-1]
+        variables = dict(word.partition("=")[::2] for word in words)
+        rank, world, restarts = (int(variables[name]) for name in ("RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"))
+    except (OSError, KeyError, ValueError):
+        os.close(descriptor)
+        return None
+    return Process(Victim(rank, pid, descriptor, agent.node), time.monotonic(), world, restarts, tuple(command))
+
+
+def end(processes: list[Process]) -> None:
+    """Kill what is still there."""
+    for process in processes:
+        if process.ended is None:
+            process.by_us = True
+            process.victim.send(signal.SIGKILL)
