@@ -151,11 +151,15 @@ def fill_axes(cells: list[Cell], settings: Mapping[str, Any]) -> None:
         if any(axis in cell.axes for cell in cells):
             for cell in cells:
                 cell.axes.setdefault(axis, matrix.DEFAULTS[axis])
-    names = list(dict.fromkeys(axis for cell in cells for axis in cell.axes if "." in axis))
+    names = dict.fromkeys(axis for cell in cells for axis in cell.axes if "." in axis)
+    names = sorted(names, key=lambda axis: axis.startswith("resume"))
     named = [axis for axis in matrix.HARDWARE if any(axis in cell.axes for cell in cells)]
     for cell in cells:
         for axis in names:
-            cell.axes.setdefault(axis, settings.get(axis.partition(".")[2]))
+            group, _, name = axis.partition(".")
+            usual = settings.get(name)
+            # A resumed run has what the killed one had, unless it is told otherwise.
+            cell.axes.setdefault(axis, cell.axes.get(f"trainer.{name}", usual) if group == "resume_trainer" else usual)
         for axis in named:
             cell.axes.setdefault(axis, matrix.HARDWARE[axis])
 

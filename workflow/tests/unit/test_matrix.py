@@ -228,6 +228,26 @@ def test_in_a_directory_of_all_ranks_each_comes_by_the_points_of_its_writing(tmp
     assert one_cell(tmp_path, SHARDED, **axes).killed.faults[0]["ranks"] == "last"
 
 
+def test_a_resumed_run_is_told_to_have_what_the_killed_one_had(tmp_path):
+    import yaml
+
+    document = {
+        "title": "t",
+        "question": "q?",
+        "trainer": {"name": "reference"},
+        "matrix": {"world": 2, "kill_step": 6, "trainer": {"strategy": ["ddp", "fsdp"]}},
+        "include": [{"trainer": {"strategy": "hsdp"}, "resume_trainer": {"strategy": "ddp"}}],
+        "expect": {"verdict": "equal", "because": "b"},
+    }
+    (tmp_path / "one.yaml").write_text(yaml.safe_dump(document))
+    axes = [cell.axes for cell in experiment.load(tmp_path / "one.yaml").cells]
+    assert [(a["trainer.strategy"], a["resume_trainer.strategy"]) for a in axes] == [
+        ("ddp", "ddp"),
+        ("fsdp", "fsdp"),
+        ("hsdp", "ddp"),
+    ]
+
+
 def one_cell(folder, program, more=(), /, **axes):
     import yaml
 
