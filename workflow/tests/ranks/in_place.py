@@ -8,12 +8,11 @@ import json
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp_api
-from torch.distributed.tensor import DTensor
-
 from takeback import probe
 from takeback.trainers import data, settings, strategies, topology
 from takeback.trainers.build import build
 from takeback.trainers.checkpoints import CheckpointError, Checkpoints
+from torch.distributed.tensor import DTensor
 
 
 def addresses(values):

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -80,8 +81,9 @@ class Format(checkpoints.Format):
             template = mapped(state.snapshot(None, whole=False), lambda tensor: tensor.detach().clone())
             streams = len({name.split(".")[1] for name in saved if name.startswith("rng.")})
             template["rng"] = [mapped(template["rng"][0], lambda tensor: tensor.clone()) for _ in range(streams)]
-            # Each rank for itself: what one can't read must not keep the others waiting.
-            dcp.load(template, storage_reader=reader, no_dist=True)
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # "assuming … a single process"
+                # Each rank for itself: what one can't read must not keep the others waiting.
+                dcp.load(template, storage_reader=reader, no_dist=True)
         return template, False
 
 
@@ -194,10 +196,8 @@ class one_line:
             rank, (reason, _) = min(error.failures.items())
             if isinstance(reason, CheckpointError):
                 raise reason from None
-            raise CheckpointError(
             text = " ".join(str(reason).split())
             raise CheckpointError(f"{self.path}: rank {rank}: {type(reason).__name__}: {text}") from None
-            ) from None
         if isinstance(error, OSError):
             raise CheckpointError(f"{self.path}: {error.strerror}") from None
 
