@@ -43,7 +43,7 @@ class Format(checkpoints.Format):
         parts = state.snapshot(group, whole=False)
         path = self.prepare(step, group)
         with one_line(path):
-            dcp.save(parts, storage_writer=writer(path), planner=Planner(step, self.cfg.slow), process_group=group)
+            dcp.save(parts, storage_writer=Writer(path), planner=Planner(step, self.cfg.slow), process_group=group)
         self.complete(path, step, group)
 
     def prepare(self, step: int, group: dist.ProcessGroup) -> Path:
@@ -159,9 +159,19 @@ def read_manifest(path: Path, verify: str = "checksum") -> dict[str, Any]:
         raise CheckpointError(f"{path / MANIFEST}: is damaged: {type(error).__name__}") from None
 
 
-def writer(path: Path) -> dcp.FileSystemWriter:
+class Writer(dcp.FileSystemWriter):
     """Without DCP's own fsync, which comes before ``.metadata`` has left Python's buffer (torch 2.13): we do it."""
-    return dcp.FileSystemWriter(path, sync_files=False, overwrite=True)
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, sync_files=False, overwrite=True)
+
+    def write_data(self, *arguments: Any) -> Any:
+        try:
+            return super().write_data(*arguments)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # torch's zip file hides it: "unexpected pos 704 vs 598"
+                raise error.__context__ from None
+            raise
 
 
 def together(group: dist.ProcessGroup, path: Path, action: Any) -> list[Any]:

@@ -46,7 +46,7 @@ class Format(dcp.Format):
         path = self.prepare(step, group)
         written = dcp_api.async_save(
             state.snapshot(group, whole=False),
-            storage_writer=dcp.writer(path),
+            storage_writer=dcp.Writer(path),
             async_stager=_STAGERS[self.cfg.staging](),
             planner=dcp.Planner(step, self.cfg.slow),
             process_group=own,
