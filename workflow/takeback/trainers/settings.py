@@ -54,6 +54,7 @@ class Settings:
     shard_ranks: int = 2
     tensor_ranks: int = 2
     format: str = _choice("file", "dcp", "dcp-async")
+    staging: str = _choice("copy", "reference")
     loader: str = _choice("inline", "workers")
     reduction: str = _choice("fixed-order", "allreduce")
     rng: str = _choice("keyed", "stream")
@@ -132,6 +133,8 @@ def check(settings: Settings, world: int) -> None:
             )
         if settings.heads % dimensions.get("tensor", 1):
             raise SettingsError(f"--heads: {settings.heads} can't be dealt evenly to {dimensions['tensor']} ranks")
+    if settings.reload != "never" and settings.format != "file":
+        raise SettingsError(f"--reload: {settings.reload} needs --format file, not {settings.format}")
     if settings.timeout and settings.strategy not in ("ddp", "single"):
         raise SettingsError(f"--timeout: not with strategy {settings.strategy}, whose groups have the library's own")
 

@@ -13,6 +13,7 @@ from launch import command_of, events, run, script
 from takeback import evidence, pool_client, storage
 from takeback.checkers import fault
 from takeback.checkers.case import LegView
+from takeback.faults import Injection, corrupt
 
 SAVES = """
 import sys
@@ -150,6 +151,30 @@ def test_corrupt_changes_what_it_says_and_nothing_else(tmp_path, how, file, chan
     assert left == {name: data for name, data in {**WHOLE, **changed}.items() if data is not None}
     assert seen["files"] == sorted(changed)
     assert seen["destroyed"] == [int(name[5:13]) for name in changed if name in WHOLE and name != "latest"]
+
+
+@pytest.mark.parametrize(
+    ("how", "part", "file", "content"),
+    [
+        ("missing", "shard", "__1_0.distcp", None),
+        ("flip_bit", "metadata", ".metadata", b"m5"),
+        ("older", "shard", "__1_0.distcp", b"s2"),
+        ("older", "manifest", "manifest.json", b"j2"),
+    ],
+)
+def test_corrupt_damages_one_file_of_a_directory_and_counts_its_checkpoint_as_destroyed(
+    tmp_path, how, part, file, content
+):
+    for step in (2, 4):
+        folder = tmp_path / "checkpoints" / f"step-{step:08d}.dcp"
+        folder.mkdir(parents=True)
+        for name, first in {"__0_0.distcp": "r", "__1_0.distcp": "s", ".metadata": "m", "manifest.json": "j"}.items():
+            (folder / name).write_text(f"{first}{step}")
+    injection = Injection({"kind": "corrupt", "with": {"how": how, "part": part}}, [], tmp_path, None, [])
+    corrupt.strike(injection)
+    assert injection.seen == {"changed": True, "files": [f"step-00000004.dcp/{file}"], "destroyed": [4]}
+    damaged = tmp_path / "checkpoints/step-00000004.dcp" / file
+    assert (damaged.read_bytes() if damaged.exists() else None) == content
 
 
 def test_corrupt_that_finds_no_file_has_not_struck(tmp_path):

@@ -6,7 +6,8 @@ checkpoint can't be taken for a complete one, and refuse on load what is not wha
 to all is here: ``latest`` holds the name of the newest complete one, and is written last; old ones are retired.
 A load takes the format from the name, so that what one wrote is read under every other.
 
-With ``damaged: fallback`` a load tells what it found damaged, and goes on from the newest checkpoint that is whole.
+With ``damaged: fallback`` a load tells what it found damaged, and goes on from the newest checkpoint that is whole on
+every rank: each verifies what it reads, and that can be whole on one and damaged on another.
 
 Points for faults: ``save.begin`` on every rank, ``save.write`` (in the middle of the bytes) and ``save.written``
 (they are on disk) on each rank that writes; on rank 0 ``save.commit`` (the checkpoint is complete, and ``latest``
@@ -42,6 +43,10 @@ class CheckpointError(RuntimeError):
     """A checkpoint that can't be read or written: one line with the file and what is wrong."""
 
 
+class OtherRunError(CheckpointError):
+    """A checkpoint that is whole and of no use here: no older one is a fallback from it."""
+
+
 class Format(ABC):
     """How the checkpoint of one step is written and read."""
 
@@ -64,12 +69,13 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def load(self, path: Path, state: State) -> tuple[dict[str, Any], dict[str, Any], bool]:
-        """What was saved: ``run``, the snapshot, and whether its tensors are whole or this rank's parts.
+    def load(self, path: Path, state: State) -> tuple[dict[str, Any], bool]:
+        """What was saved: the snapshot, and whether its tensors are whole or this rank's parts.
 
         No collective: each rank reads for itself. ``state`` stays what it is; it says which parts this rank holds.
 
         Raises:
+            OtherRunError: it is of another run, by :meth:`Checkpoints.check_run`.
             CheckpointError: it is not there, or not what was written.
         """
 
@@ -111,17 +117,43 @@ class Checkpoints:
         Raises:
             CheckpointError: it is missing, torn, altered or of another run; or, with ``damaged: fallback``, all are.
         """
-        found = self._newest(state, stale)
+        found = self._agreed(state, stale, share.group)
         if found is not None:
             saved, whole = found
             parts = forget(self.cfg.forget, saved)
             if parts is not None:
                 state.restore(parts, dist.get_rank(share.data), whole)
 
-    def _newest(self, state: State, stale: bool) -> tuple[dict[str, Any], bool] | None:
+    def _agreed(self, state: State, stale: bool, group: dist.ProcessGroup) -> tuple[dict[str, Any], bool] | None:
+        """The newest that is whole; with a fallback a collective: on every rank of ``group``."""
         probe.point("load")
+        damaged: dict[str, str] = {}
+        if self.cfg.damaged == "refuse":
+            return self._newest(state, stale, damaged)
+        newest = None
+        while True:
+            found = problem = None
+            try:
+                found = self._newest(state, stale, damaged, newest)
+            except CheckpointError as error:
+                problem = error
+            ranks: list[Any] = [None] * dist.get_world_size(group)
+            dist.all_gather_object(ranks, (self.in_use if found else "", damaged), group=group)
+            if problem:
+                raise problem
+            names = {name for name, _ in ranks}
+            if len(names) == 1 or "" in names:
+                return found
+            newest = min(names)
+            for rank, (_, told) in enumerate(ranks):
+                for name in sorted(told.keys() - damaged.keys()):
+                    self._tell(name, CheckpointError(f"rank {rank}: {told[name]}"), damaged)
+
+    def _newest(
+        self, state: State, stale: bool, damaged: dict[str, str], newest: str | None = None
+    ) -> tuple[dict[str, Any], bool] | None:
+        """The newest that is whole here, and not newer than ``newest``; what is damaged is added to ``damaged``."""
         there = sorted(self._complete(), reverse=True)
-        damaged: list[str] = []
         try:
             name = self._named(there)
             if name is None:
@@ -133,16 +165,21 @@ class Checkpoints:
             self._tell(_POINTER, error, damaged)
             candidates = there
         for name in candidates:
-            reader = self._module(_MODULES[_NAME.fullmatch(name)[2]])
+            if newest is not None and name > newest:
+                continue
+            _, step, suffix = _NAME.fullmatch(name).group(0, 1, 2)
             try:
-                run, saved, whole = reader.load(self.folder / name, state)
+                saved, whole = self._module(_MODULES[suffix]).load(self.folder / name, state)
+                if self.cfg.verify == "checksum" and saved["step"] != int(step):
+                    raise CheckpointError(f"{self.folder / name}: is damaged: it is that of step {saved['step']}")
+            except OtherRunError:
+                raise
             except CheckpointError as error:
                 self._tell(name, error, damaged)
             else:
-                self._check_run(name, run)
                 self.in_use = name
                 return saved, whole
-        raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged)}")
+        raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged.values())}")
 
     def _complete(self) -> list[str]:
         """Names of those that could be complete: a directory without its manifest is not."""
@@ -173,23 +210,24 @@ class Checkpoints:
             raise CheckpointError(f"{pointer}: is damaged: it {what}, and {len(newer)} newer checkpoints are there")
         return name
 
-    def _tell(self, name: str, error: CheckpointError, damaged: list[str]) -> None:
+    def _tell(self, name: str, error: CheckpointError, damaged: dict[str, str]) -> None:
         """Tell what is damaged, and go on where one may."""
         if self.cfg.damaged == "refuse":
             raise error
+        if name in damaged:
+            return
         found = _NAME.fullmatch(name)
         probe.record("damaged", step=int(found[1]) if found else None, file=name, reason=str(error))
-        damaged.append(str(error))
+        damaged[name] = str(error)
 
-    def _check_run(self, name: str, run: dict[str, Any]) -> None:
+    def check_run(self, path: Path, run: dict[str, Any]) -> None:
+        """Raise :class:`OtherRunError` unless ``run``, read from ``path``, is what this run is made with."""
         if run.get("format", 0) > VERSION:
             newer = f"format {run['format']}; this trainer reads {VERSION}"
-            raise CheckpointError(f"{self.folder / name}: is of a newer trainer: {newer}")
+            raise OtherRunError(f"{path}: is of a newer trainer: {newer}")
         for key, here in self.run.items():
             if run.get(key) != here:
-                raise CheckpointError(
-                    f"{self.folder / name}: is of another run: {key} is {run.get(key)} there, {here} here"
-                )
+                raise OtherRunError(f"{path}: is of another run: {key} is {run.get(key)} there, {here} here")
 
     def commit(self, name: str, step: int) -> dict[str, float]:
         """``name`` is complete: have ``latest`` name it, and retire old ones; on rank 0 alone. Returns seconds.

@@ -3,7 +3,7 @@
 DCP itself doesn't say when a directory is complete: its ``.metadata`` is there before all is on disk, and knows no
 content. Here ``manifest.json``, written last and whole, lists each file with its size and SHA-256: a directory without
 it was never completed, one whose files are not those of the list was altered. Each rank verifies the files that it
-reads from, when it reads them.
+reads from, when it reads them. The manifest has a SHA-256 of its own.
 
 Values that every rank has (counters, keyed random streams) are saved by one of them; ``rng`` of ``rng: stream`` lists
 the streams of all ranks under keys of their own, as one key for all would keep one rank's and drop the others'.
@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +43,7 @@ class Format(checkpoints.Format):
         parts = state.snapshot(group, whole=False)
         path = self.prepare(step, group)
         with one_line(path):
-            dcp.save(parts, storage_writer=writer(path), planner=Planner(step), process_group=group)
+            dcp.save(parts, storage_writer=Writer(path), planner=Planner(step, self.cfg.slow), process_group=group)
         self.complete(path, step, group)
 
     def prepare(self, step: int, group: dist.ProcessGroup) -> Path:
@@ -57,7 +59,8 @@ class Format(checkpoints.Format):
         rows = together(group, path, partial(_sealed, path, dist.get_rank(group), files.WAYS[self.cfg.write][1]))
         clock("seal")
         listed = {name: row for part in rows for name, row in part.items()}
-        manifest = json.dumps({"run": self.checkpoints.run, "step": step, "files": listed}, indent=1).encode()
+        manifest = {"run": self.checkpoints.run, "step": step, "files": listed}
+        manifest = json.dumps({**manifest, "sha256": _checksum(manifest)}, indent=1).encode()
         together(group, path, lambda: self._commit(path, step, manifest) if dist.get_rank(group) == 0 else None)
         clock("commit")
         probe.record("note", step=step, text=f"written {self.cfg.write}", seconds=clock.took)
@@ -69,31 +72,34 @@ class Format(checkpoints.Format):
             files.sync(path.parent)  # the directory's own name
         self.checkpoints.commit(path.name, step)
 
-    def load(self, path: Path, state: State) -> tuple[dict[str, Any], dict[str, Any], bool]:
-        manifest = read_manifest(path)
+    def load(self, path: Path, state: State) -> tuple[dict[str, Any], bool]:
+        manifest = read_manifest(path, self.cfg.verify)
+        self.checkpoints.check_run(path, manifest["run"])  # first: DCP would fail on the first tensor of another shape
         reader = Reader(path, manifest["files"] if self.cfg.verify == "checksum" else None)
         with one_line(path):
             saved = reader.read_metadata().state_dict_metadata
             template = mapped(state.snapshot(None, whole=False), lambda tensor: tensor.detach().clone())
             streams = len({name.split(".")[1] for name in saved if name.startswith("rng.")})
             template["rng"] = [mapped(template["rng"][0], lambda tensor: tensor.clone()) for _ in range(streams)]
-            # Each rank for itself: what one can't read must not keep the others waiting.
-            dcp.load(template, storage_reader=reader, no_dist=True)
-        return manifest["run"], template, False
+            with warnings.catch_warnings(action="ignore", category=UserWarning):  # "assuming … a single process"
+                # Each rank for itself: what one can't read must not keep the others waiting.
+                dcp.load(template, storage_reader=reader, no_dist=True)
+        return template, False
 
 
 class Planner(dcp.DefaultSavePlanner):
     """DCP's own plan; a fault may strike in the middle of what a rank writes."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, slow: float) -> None:
         super().__init__()
-        self.step, self.resolved = step, 0
+        self.step, self.slow, self.resolved = step, slow, 0
 
     def resolve_data(self, write_item: WriteItem) -> Any:
         """Called once for each item that is about to be written."""
         self.resolved += 1
         if self.resolved == len(self.plan.items) // 2 + 1:
             probe.point("save.write", self.step)
+            time.sleep(self.slow)
         return super().resolve_data(write_item)
 
 
@@ -130,7 +136,12 @@ class Reader(dcp.FileSystemReader):
             raise CheckpointError(f"{self.folder / name}: is damaged: its content does not have its checksum")
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def _checksum(manifest: dict[str, Any]) -> str:
+    """SHA-256 of a manifest's text, as it is without one."""
+    return hashlib.sha256(json.dumps(manifest, indent=1).encode()).hexdigest()
+
+
+def read_manifest(path: Path, verify: str = "checksum") -> dict[str, Any]:
     """What :meth:`Format.complete` wrote.
 
     Raises:
@@ -138,16 +149,29 @@ def read_manifest(path: Path) -> dict[str, Any]:
     """
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
+        checksum = manifest.pop("sha256")
+        if verify == "checksum" and _checksum(manifest) != checksum:
+            raise CheckpointError(f"{path / MANIFEST}: is damaged: its content does not have its checksum")
         return {"run": manifest["run"], "files": manifest["files"]}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: is not complete: it has no {MANIFEST}") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{path / MANIFEST}: is damaged: {type(error).__name__}") from None
 
 
-def writer(path: Path) -> dcp.FileSystemWriter:
+class Writer(dcp.FileSystemWriter):
     """Without DCP's own fsync, which comes before ``.metadata`` has left Python's buffer (torch 2.13): we do it."""
-    return dcp.FileSystemWriter(path, sync_files=False, overwrite=True)
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, sync_files=False, overwrite=True)
+
+    def write_data(self, *arguments: Any) -> Any:
+        try:
+            return super().write_data(*arguments)
+        except RuntimeError as error:
+            if isinstance(error.__context__, OSError):  # torch's zip file hides it: "unexpected pos 704 vs 598"
+                raise error.__context__ from None
+            raise
 
 
 def together(group: dist.ProcessGroup, path: Path, action: Any) -> list[Any]:
@@ -182,7 +206,8 @@ class one_line:
             rank, (reason, _) = min(error.failures.items())
             if isinstance(reason, CheckpointError):
                 raise reason from None
-            raise CheckpointError(f"{self.path}: rank {rank}: {type(reason).__name__}: {reason}") from None
+            text = " ".join(str(reason).split())
+            raise CheckpointError(f"{self.path}: rank {rank}: {type(reason).__name__}: {text}") from None
         if isinstance(error, OSError):
             raise CheckpointError(f"{self.path}: {error.strerror}") from None
 

@@ -8,13 +8,26 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp_api
+from torch.distributed.checkpoint.staging import BlockingAsyncStager
 
 from takeback import probe
 from takeback.trainers.checkpoints import Checkpoints, dcp
 from takeback.trainers.state import State
+
+
+class _LiveTensors(BlockingAsyncStager):
+    """A bug on purpose: what is written is the tensors of the model that goes on learning."""
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        return state_dict
+
+
+#: DCP's own copies every tensor to fresh memory before ``async_save`` returns, on the CPU too (torch 2.13).
+_STAGERS = {"copy": BlockingAsyncStager, "reference": _LiveTensors}
 
 
 class Format(dcp.Format):
@@ -33,8 +46,9 @@ class Format(dcp.Format):
         path = self.prepare(step, group)
         written = dcp_api.async_save(
             state.snapshot(group, whole=False),
-            storage_writer=dcp.writer(path),
-            planner=dcp.Planner(step),
+            storage_writer=dcp.Writer(path),
+            async_stager=_STAGERS[self.cfg.staging](),
+            planner=dcp.Planner(step, self.cfg.slow),
             process_group=own,
         )
         self.pending = self.thread.submit(self._complete, written, path, step, own)

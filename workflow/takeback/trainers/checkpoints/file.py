@@ -60,9 +60,10 @@ class Format(checkpoints.Format):
         probe.point("save.write", step)
         time.sleep(self.cfg.slow)
 
-    def load(self, path: Path, state: State) -> tuple[dict[str, Any], dict[str, Any], bool]:
+    def load(self, path: Path, state: State) -> tuple[dict[str, Any], bool]:
         saved = read(path, self.cfg.verify)
-        return saved["run"], saved["state"], True
+        self.checkpoints.check_run(path, saved["run"])
+        return saved["state"], True
 
 
 def read(path: Path, verify: str = "checksum") -> dict[str, Any]:
