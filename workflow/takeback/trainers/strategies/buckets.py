@@ -1,9 +1,9 @@
 """``ddp`` by torch's own DistributedDataParallel, which adds gradients up bucket by bucket in the backward pass.
 
-A fresh wrapper fills its buckets in the reverse order of the parameters; when the first backward pass has shown in which
-order gradients come, it fills them in that order (torch/nn/parallel/distributed.py, ``_rebuild_buckets`` in
-``_pre_forward``). Where in a buffer an element lies decides in which order gloo's ring adds it: with three or more ranks
-the first step of a process has other bits than the same step of one that has been running. With
+A fresh wrapper fills its buckets in the reverse order of the parameters; when the first backward pass has shown in
+which order gradients come, it fills them in that order (torch/nn/parallel/distributed.py, ``_rebuild_buckets`` in
+``_pre_forward``). Where in a buffer an element lies decides in which order gloo's ring adds it: with three or more
+ranks the first step of a process has other bits than the same step of one that has been running. With
 ``find_unused_parameters`` buckets are never rebuilt; after a warm-up they are before the first step.
 """
 
@@ -38,16 +38,15 @@ class Strategy(strategies.Strategy):
             find_unused_parameters=self.cfg.buckets == "find_unused",
         )
         if self.cfg.buckets == "warmed":
-            self._warm_up(model)
+            self._warm_up()
 
-    def _warm_up(self, model: nn.Module) -> None:
-        """One backward pass whose gradients nobody uses; the next forward pass rebuilds the buckets.
+    def _warm_up(self) -> None:
+        """One backward pass whose gradients the first step drops; its forward pass rebuilds the buckets.
 
         It leaves nothing else: no optimizer is there yet, and random streams are seeded after this.
         """
         nothing = torch.zeros(self.cfg.batch, self.cfg.context, dtype=torch.int64, device=self.device)
         self.wrapper(nothing).sum().backward()
-        model.zero_grad(set_to_none=True)
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
         if not self.losses:
