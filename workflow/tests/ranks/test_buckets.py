@@ -12,8 +12,8 @@ SMALL = ("--steps", "4", "--samples", "48", "--shards", "24", "--batch", "1", "-
 def test_two_ranks_have_the_weights_of_a_plain_sum_and_neither_remedy_changes_any_state(nursery, tmp_path):
     plain = nursery.run(2, tmp_path / "plain", *SMALL, "--reduction", "allreduce")
     for remedy in ("rebuilt", "find_unused", "warmed"):
+        group = nursery.run(2, tmp_path / remedy, *SMALL, "--reduction", "buckets", "--buckets", remedy)
         for rank in range(2):
-            group = nursery.run(2, tmp_path / f"{remedy}{rank}", *SMALL, "--reduction", "buckets", "--buckets", remedy)
             assert group.digests("loaded", rank) == plain.digests("loaded", rank)  # names too
             assert group.digests("end", rank) == plain.digests("end", rank)
 
@@ -26,13 +26,12 @@ def test_a_fresh_wrapper_on_three_ranks_adds_up_in_another_order_without_a_remed
     assert (fresh.digests("end") == whole.digests("end")) == same
 
 
-@pytest.mark.parametrize("size", [0, 0.004])
-def test_a_bucket_has_the_size_that_is_asked_for(nursery, tmp_path, size):
+def test_a_bucket_has_the_size_that_is_asked_for(nursery, tmp_path):
     """By what another size changes: which elements are added in which order."""
     options = (*SMALL, "--reduction", "buckets")
-    group = nursery.run(3, tmp_path / "sized", *options, "--bucket_mb", str(size))
+    group = nursery.run(3, tmp_path / "sized", *options, "--bucket_mb", "0.004")
     usual = nursery.run(3, tmp_path / "usual", *options)
-    assert (group.digests("end") == usual.digests("end")) == (size == 0)
+    assert group.digests("end") != usual.digests("end")
 
 
 @pytest.mark.parametrize(
