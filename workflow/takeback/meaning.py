@@ -119,7 +119,7 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
         check_reference(key, axes, settings)
     check(key, "backend", axes["backend"], modules("backends"))
     lives = axes["then"] or []
-    if lives and settings.get("reduction") == "allreduce" and axes["world"] != axes["resume_world"]:
+    if lives and settings.get("reduction") in ("allreduce", "buckets") and axes["world"] != axes["resume_world"]:
         raise ExperimentError(f"{key}.then: the handover control changes the world once; use reduction: fixed-order")
     if lives and axes["resume_hardware"]:
         raise ExperimentError(f"{key}.then: lives on other hardware have no reference of their own; leave one out")
@@ -134,6 +134,8 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
         worlds.append(("reference.world", named.get("world", axes["world"]), settings | named.get("trainer", {})))
     for axis, world, of_run in worlds:
         check_world(f"{key}.{axis}", world, of_run)
+        if reference:
+            check_together(f"{key}.{axis}", of_run)
     check_launcher(key, axes, settings)
     check_life(key, {**axes, "step": axes["kill_step"]}, axes["world"], settings, reference)
     world = axes["world"]
@@ -159,6 +161,14 @@ def check_world(key: str, world: int, settings: Mapping[str, Any]) -> None:
     if shards % (world // parts):
         allowed = ", ".join(str(n * parts) for n in range(1, shards + 1) if shards % n == 0)
         raise ExperimentError(f"{key}: {world} does not divide the {shards} shards; allowed: {allowed}")
+
+
+def check_together(key: str, settings: Mapping[str, Any]) -> None:
+    """Settings of the reference trainer that depend on one another."""
+    try:
+        mesh.check_together(*(settings[name] for name in ("strategy", "reduction", "optimizer_by", "format")))
+    except ValueError as error:
+        raise ExperimentError(f"{key}: {error}") from None
 
 
 def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[str, Any], reference: bool) -> None:

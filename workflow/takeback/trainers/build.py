@@ -27,8 +27,11 @@ def build(cfg: Settings, strategy: Strategy) -> State:
     average = copy.deepcopy(model).requires_grad_(False).eval()
     for module in (model, average):
         strategy.spread(module)
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
-    others = [parameter for parameter in model.parameters() if parameter.dim() < 2]
+    blocks = reversed(model.blocks) if cfg.order == "reversed" else model.blocks
+    modules = [model.token, model.position, *blocks, model.norm, model.head]
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    matrices = [parameter for parameter in parameters if parameter.dim() >= 2]
+    others = [parameter for parameter in parameters if parameter.dim() < 2]
     optimizer = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": cfg.weight_decay}, {"params": others, "weight_decay": 0.0}],
         lr=cfg.learning_rate,
@@ -50,7 +53,8 @@ def build(cfg: Settings, strategy: Strategy) -> State:
         optimizer,
         schedule,
         sampler,
-        Randomness(cfg.rng, cfg.seed, dist.get_rank(strategy.data), device),
+        Randomness(cfg.rng, cfg.seed, dist.get_rank(strategy.data), device, cfg.streams),
+        cfg.optimizer_by,
     )
 
 

@@ -34,6 +34,20 @@ def dimensions(strategy: str, ranks: int, shard_ranks: int, tensor_ranks: int) -
     }[strategy]
 
 
+def check_together(strategy: str, reduction: str, optimizer_by: str, format: str) -> None:
+    """Settings that depend on one another.
+
+    Raises:
+        ValueError: these can't go together: one line that begins with the setting's name.
+    """
+    if reduction == "buckets" and strategy != "ddp":
+        raise ValueError(f"reduction: buckets are those of DistributedDataParallel; not with strategy {strategy}")
+    if optimizer_by == "position" and (strategy not in ("ddp", "single") or format != "file"):
+        raise ValueError(
+            f"optimizer_by: position is for whole tensors in one file; not with strategy {strategy}, format {format}"
+        )
+
+
 def data_ranks(dimensions: dict[str, int]) -> int:
     """Into how many parts the virtual shards of a step are dealt."""
     return math.prod(size for name, size in dimensions.items() if name in DATA)

@@ -44,10 +44,12 @@ class Randomness:
         seed: the seed of the run.
         rank: this rank; it tells the streams of the ranks apart in mode ``stream``.
         device: where the model is.
+        streams: how ``stream`` is saved: ``by_rank``, or ``one_key`` for all ranks, which keeps one of them.
     """
 
-    def __init__(self, mode: str, seed: int, rank: int, device: torch.device) -> None:
+    def __init__(self, mode: str, seed: int, rank: int, device: torch.device, streams: str = "by_rank") -> None:
         self.keyed = mode == "keyed"
+        self.by_rank = not self.keyed and streams == "by_rank"
         self.seed, self.device = seed, device
         seed_all(key(seed, 0, BETWEEN_STEPS) if self.keyed else key(seed, "rank", rank), device)
 

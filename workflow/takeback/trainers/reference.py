@@ -121,7 +121,7 @@ def train(
             inputs, _ = data.tensors(data.corrupt(window), share.device)
             _, targets = data.tensors(window, share.device)
             probe.point("forward", step)
-            loss = functional.cross_entropy(state.model(inputs).flatten(0, 1), targets.flatten())
+            loss = functional.cross_entropy(share.forward(state.model, inputs).flatten(0, 1), targets.flatten())
             probe.point("backward", step)
             share.add(state.model, loss)
             consumed += ids

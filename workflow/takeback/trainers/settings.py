@@ -56,8 +56,13 @@ class Settings:
     format: str = _choice("file", "dcp", "dcp-async")
     staging: str = _choice("copy", "reference")
     loader: str = _choice("inline", "workers")
-    reduction: str = _choice("fixed-order", "allreduce")
+    reduction: str = _choice("fixed-order", "allreduce", "buckets")
+    buckets: str = _choice("rebuilt", "find_unused", "warmed")
+    bucket_mb: float = 0.0
     rng: str = _choice("keyed", "stream")
+    streams: str = _choice("by_rank", "one_key")
+    optimizer_by: str = _choice("name", "position")
+    order: str = _choice("declared", "reversed")
     forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
     stale: int = -1
     agreement: str = _choice("check", "none")
@@ -112,7 +117,7 @@ def check(settings: Settings, world: int) -> None:
     for name in ("learning_rate", "clip"):
         if not getattr(settings, name) > 0:
             raise SettingsError(f"--{name}: must be above 0")
-    for name in ("warmup", "weight_decay", "seed", "timeout"):
+    for name in ("warmup", "weight_decay", "seed", "timeout", "bucket_mb"):
         if getattr(settings, name) < 0:
             raise SettingsError(f"--{name}: must not be below 0")
     if settings.width % settings.heads:
@@ -127,6 +132,10 @@ def check(settings: Settings, world: int) -> None:
             dimensions = mesh.dimensions(strategy, ranks, settings.shard_ranks, settings.tensor_ranks)
         except ValueError as error:
             raise SettingsError(f"--strategy: {error}") from None
+        try:
+            mesh.check_together(strategy, settings.reduction, settings.optimizer_by, settings.format)
+        except ValueError as error:
+            raise SettingsError(f"--{error}") from None
         if settings.shards % mesh.data_ranks(dimensions):
             raise SettingsError(
                 f"--shards: {settings.shards} can't be dealt evenly to {mesh.data_ranks(dimensions)} ranks"

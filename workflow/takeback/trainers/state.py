@@ -35,6 +35,7 @@ class State:
     schedule: torch.optim.lr_scheduler.LRScheduler
     sampler: Sampler
     rng: Randomness
+    optimizer_by: str = "name"
     best: dict[str, Any] = field(default_factory=lambda: {"loss": math.inf, "step": 0})
     step: int = 0
 
@@ -75,9 +76,11 @@ class State:
         """
         options = StateDictOptions(full_state_dict=whole, cpu_offload=whole)
         model, optimizer = get_state_dict(self.model, self.optimizer, options=options)
+        if self.optimizer_by == "position":
+            optimizer = self.optimizer.state_dict()
         own = randomness.snapshot(self.rng.device)
         streams: list[Any] = [own]
-        if not self.rng.keyed and group is not None:
+        if self.rng.by_rank and group is not None:
             streams = [None] * dist.get_world_size(group)
             dist.all_gather_object(streams, own, group=group)
         return {
@@ -100,7 +103,9 @@ class State:
             set_model_state_dict(self.model, snapshot["model"], options=options)
         if "ema" in snapshot:
             set_model_state_dict(self.average, snapshot["ema"], options=options)
-        if "optimizer" in snapshot:
+        if "optimizer" in snapshot and self.optimizer_by == "position":
+            self.optimizer.load_state_dict(snapshot["optimizer"])
+        elif "optimizer" in snapshot:
             set_optimizer_state_dict(self.model, self.optimizer, snapshot["optimizer"], options=options)
         if "schedule" in snapshot:
             self.schedule.load_state_dict(snapshot["schedule"])
@@ -109,7 +114,7 @@ class State:
         if "sampler" in snapshot:
             self.sampler.epoch = snapshot["sampler"]["epoch"]
             self.sampler.position = snapshot["sampler"]["position"]
-        own = 0 if self.rng.keyed else rank
+        own = rank if self.rng.by_rank else 0
         if own < len(snapshot.get("rng", [])):
             randomness.restore(snapshot["rng"][own], self.rng.device)
         if "best" in snapshot:

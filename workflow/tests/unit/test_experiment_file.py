@@ -118,6 +118,32 @@ MISTAKES = {
     "heads that do not divide": (("matrix", "trainer"), {"heads": 5}, ["heads", "5", "32"]),
     "a handover of no form": (("matrix", "trainer"), {"handover": "9"}, ["handover", "9"]),
     "too few samples": (("matrix", "trainer"), {"samples": 4}, ["samples", "4", "16"]),
+    "buckets without their wrapper": (
+        ("matrix", "trainer"),
+        {"reduction": "buckets", "strategy": "fsdp"},
+        ["matrix.world", "reduction: buckets", "DistributedDataParallel", "fsdp"],
+    ),
+    "a resume without the wrapper": (
+        ("matrix",),
+        {"world": 1, "kill_step": 2, "trainer": {"reduction": "buckets"}, "resume_trainer": {"strategy": "single"}},
+        ["matrix.resume_world", "reduction: buckets", "single"],
+    ),
+    "a position in a directory": (
+        ("matrix", "trainer"),
+        {"optimizer_by": "position", "format": "dcp"},
+        ["optimizer_by: position", "one file", "dcp"],
+    ),
+    "lives without a control": (
+        ("matrix",),
+        {
+            "world": 2,
+            "resume_world": 1,
+            "kill_step": 6,
+            "then": [{"kill_step": 7}],
+            "trainer": {"reduction": "buckets"},
+        },
+        ["matrix.then", "handover control"],
+    ),
     "no such script": (
         ("trainer",),
         {"command": ["python", "gone.py", "{checkpoints}"]},
@@ -133,7 +159,7 @@ def test_a_mistake_is_one_line_that_names_file_key_and_what_is_allowed(tmp_path,
         experiment.load(write(tmp_path, changed(path, value)))
     message = str(caught.value)
     assert "\n" not in message
-    assert len(message) < 500
+    assert len(message) < 700
     for word in ["mine.yaml", *words]:
         assert word in message
 

@@ -6,7 +6,9 @@ it was never completed, one whose files are not those of the list was altered. E
 reads from, when it reads them. The manifest has a SHA-256 of its own.
 
 Values that every rank has (counters, keyed random streams) are saved by one of them; ``rng`` of ``rng: stream`` lists
-the streams of all ranks under keys of their own, as one key for all would keep one rank's and drop the others'.
+the streams of all ranks under keys of their own. One key for all would keep one rank's and drop the others', without
+a word: DCP takes values of the same key for replicas (``dedup_save_plans``), and spreads what it keeps over the ranks,
+so that on three ranks torch's and numpy's stream were those of rank 0 and python's was that of rank 1 (torch 2.13).
 """
 
 from __future__ import annotations

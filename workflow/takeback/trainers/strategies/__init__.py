@@ -52,6 +52,10 @@ class Strategy(ABC):
     def spread(self, model: nn.Module) -> None:
         """Leave of ``model`` what this rank holds, in place."""
 
+    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Logits of one micro-batch."""
+        return model(inputs)
+
     @abstractmethod
     def add(self, model: nn.Module, loss: Tensor) -> None:
         """Take the gradient of one micro-batch's ``loss``, which is not added to those of others here."""
@@ -66,7 +70,8 @@ class Strategy(ABC):
 
 def of(cfg: Settings, name: str, ranks: int, device: torch.device) -> Strategy:
     """The strategy of the first ``ranks`` ranks; to be called on all ranks of the run alike."""
-    module = importlib.import_module(f"takeback.trainers.strategies.{_MODULES.get(name, 'sharded')}")
+    module = "buckets" if cfg.reduction == "buckets" else _MODULES.get(name, "sharded")
+    module = importlib.import_module(f"takeback.trainers.strategies.{module}")
     return module.Strategy(cfg, name, ranks, device)
 
 
