@@ -53,11 +53,13 @@ class Settings:
     strategy: str = _choice(*mesh.STRATEGIES)
     shard_ranks: int = 2
     tensor_ranks: int = 2
+    precision: str = _choice("fp32", "bf16")
     format: str = _choice("file", "dcp", "dcp-async")
     loader: str = _choice("inline", "workers")
     reduction: str = _choice("fixed-order", "allreduce")
     rng: str = _choice("keyed", "stream")
     forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
+    rounded: str = _choice("none", "moments", "masters")
     stale: int = -1
     agreement: str = _choice("check", "none")
     heal: str = _choice("none", "ddp")
