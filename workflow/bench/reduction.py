@@ -39,7 +39,8 @@ def main() -> None:
         for world in args.worlds:
             store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
             ranks = [_forked(rank, world, store.port, floats, args.repeat) for rank in range(world)]
-            if any([os.waitpid(pid, 0)[1] for pid in ranks]):
+            statuses = [os.waitpid(pid, 0)[1] for pid in ranks]
+            if any(statuses):
                 raise SystemExit(f"reduction: a rank of world {world} failed")
 
 

@@ -1,4 +1,4 @@
-"""bf16 in forward and backward over fp32 masters: the same bits under every strategy, and what a load does to dtypes."""
+"""bf16 in forward and backward over fp32 masters: the same bits under every strategy; what a load does to dtypes."""
 
 from __future__ import annotations
 

@@ -45,14 +45,13 @@ class Format(checkpoints.Format):
 
     def write(self, step: int, snapshot: dict[str, Any]) -> None:
         """Write the checkpoint of ``step``, on this rank and alone: nobody else knows when it is complete."""
-        buffer = io.BytesIO()
+        buffer = Hashed()
         torch.save({"run": self.checkpoints.run, "state": snapshot}, buffer)
-        payload = buffer.getvalue()
-        checksum = hashlib.sha256(payload).hexdigest().encode()
+        buffer.write(_LABEL + buffer.sha256.hexdigest().encode() + b"\n")
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:08d}.pt"
         at = (partial(self._halfway, step), partial(probe.point, "save.written", step))
-        took = files.write(self.folder / name, payload + _LABEL + checksum + b"\n", self.cfg.write, *at)
+        took = files.write(self.folder / name, buffer.getbuffer(), self.cfg.write, *at)
         of_pointer = self.checkpoints.commit(name, step)
         probe.record("note", step=step, text=f"written {self.cfg.write}", seconds={"file": took, "pointer": of_pointer})
 
@@ -65,6 +64,20 @@ class Format(checkpoints.Format):
         return saved["run"], saved["state"], True
 
 
+class Hashed(io.BytesIO):
+    """A buffer with the SHA-256 of what is written to it. Hashed as it comes, the bytes are still in a cache, and they
+    are nowhere copied again: for a large state that takes as long as the hash.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.sha256.update(data)
+        return super().write(data)
+
+
 def read(path: Path, verify: str = "checksum") -> dict[str, Any]:
     """``{"run": …, "state": …}`` of one file, its checksum verified.
 
@@ -75,7 +88,7 @@ def read(path: Path, verify: str = "checksum") -> dict[str, Any]:
         data = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error.strerror}") from None
-    payload, trailer = data[:-_TRAILER], data[-_TRAILER:]
+    payload, trailer = memoryview(data)[:-_TRAILER], data[-_TRAILER:]
     if verify == "nothing":
         return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     if not data:
@@ -84,4 +97,4 @@ def read(path: Path, verify: str = "checksum") -> dict[str, Any]:
         raise CheckpointError(f"{path}: is torn, or no checkpoint of this trainer: the checksum at its end is missing")
     if hashlib.sha256(payload).hexdigest().encode() != trailer[len(_LABEL) :].strip():
         raise CheckpointError(f"{path}: is damaged: its content does not have its checksum")
-    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
