@@ -17,6 +17,11 @@ from takeback.trainers.settings import Settings
 from takeback.trainers.state import State
 from takeback.trainers.strategies import Strategy
 
+_DTYPES = {
+    "fp32": "float32",
+    "bf16": "bfloat16 in forward and backward; float32: master parameters, moments, sums of gradients, loss",
+}
+
 
 def build(cfg: Settings, strategy: Strategy) -> State:
     """A fresh state, the same on every rank but for its share of it and for the streams of ``rng: stream``."""
@@ -71,7 +76,7 @@ def facts(cfg: Settings, model: nn.Module, text: Text) -> dict[str, Any]:
     parameters = dict(model.named_parameters())
     return {
         "dataset": {"name": text.name, "bytes": len(text.bytes), "sha256": text.sha256},
-        "dtype": str(next(iter(parameters.values())).dtype).removeprefix("torch."),
+        "dtype": _DTYPES[cfg.precision],
         "shapes": {
             "micro_batch": [cfg.batch, cfg.context],
             **{name: list(parameter.shape) for name, parameter in parameters.items()},

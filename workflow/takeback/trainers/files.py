@@ -17,7 +17,11 @@ WAYS = {
 
 
 def write(
-    path: Path, data: bytes, way: str, half: Callable[[], None] | None = None, written: Callable[[], None] | None = None
+    path: Path,
+    data: bytes | memoryview,
+    way: str,
+    half: Callable[[], None] | None = None,
+    written: Callable[[], None] | None = None,
 ) -> dict[str, float]:
     """Put ``data`` under ``path``. Done ``whole``, there is the old file or the new after a crash, and never a part.
 

@@ -33,7 +33,7 @@ class Block(nn.Module):
         qkv = self.qkv(self.attention_norm(x)).view(batch, length, -1, 3, self.size)
         heads = qkv.shape[2]
         q, k, v = qkv.permute(3, 0, 2, 1, 4).reshape(3, batch * heads, length, self.size)
-        scores = torch.baddbmm(self.mask[:length, :length], q, k.transpose(1, 2), alpha=self.size**-0.5)
+        scores = torch.baddbmm(self.mask[:length, :length].to(q.dtype), q, k.transpose(1, 2), alpha=self.size**-0.5)
         mixed = torch.bmm(scores.softmax(-1), v).view(batch, heads, length, self.size).transpose(1, 2)
         x = x + self.dropout(self.out(mixed.reshape(batch, length, heads * self.size)))
         return x + self.dropout(self.down(nn.functional.relu(self.up(self.mlp_norm(x)))))

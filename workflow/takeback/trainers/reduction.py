@@ -75,13 +75,11 @@ def fixed_order(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Insi
     odd = odd_part(shards)
     if world & (world - 1) == 0 and (shards // odd) % world == 0:
         return _recursive_doubling(tree(leaves, odd), group, inside)
-    size = leaves[0].numel()
-    width = -(-size // world)
-    padded = [torch.nn.functional.pad(leaf, (0, width * world - size)).view(world, width) for leaf in leaves]
-    mine = fixed_order_slice(padded, group, inside)
+    width = -(-leaves[0].numel() // world)
+    mine = _slice(leaves, world, width, group, inside)
     whole = mine.new_empty(width * world)
     dist.all_gather_single(whole, mine, group=group)
-    return whole[:size]
+    return whole[: leaves[0].numel()]
 
 
 def fixed_order_slice(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside: Inside = _nothing) -> Tensor:
@@ -90,17 +88,26 @@ def fixed_order_slice(leaves: Sequence[Tensor], group: dist.ProcessGroup, inside
     Args:
         leaves: this rank's V / world leaves, each of S slices: S x size of a slice.
     """
-    rank, world = dist.get_rank(group), dist.get_world_size(group)
-    each, slices, width = len(leaves), *leaves[0].shape
+    slices, width = leaves[0].shape
+    return _slice([leaf.view(-1) for leaf in leaves], slices, width, group, inside)
+
+
+def _slice(leaves: Sequence[Tensor], slices: int, width: int, group: dist.ProcessGroup, inside: Inside) -> Tensor:
+    """Slice ``rank % slices`` of the sum; the last one is filled up with zeros to its ``width``."""
+    rank, world, each = dist.get_rank(group), dist.get_world_size(group), len(leaves)
     root, odd = (0, each * world), odd_part(each * world)
     held = [subtrees(root, odd, (other * each, (other + 1) * each)) for other in range(world)]
     mine = {(number, number + 1): leaf for number, leaf in enumerate(leaves, start=rank * each)}
-    sums = torch.stack([_add(node, odd, mine) for node in held[rank]])
     if world == 1:
         inside()
-        return sums[0, 0]
-    give = sums[:, [other % slices for other in range(world)]].transpose(0, 1).contiguous()
-    take = sums.new_empty(sum(map(len, held)), width)
+        return _add(root, odd, mine)[:width]
+    # Ranks have the slices in turn, 0 to S - 1 and again: written once, where the exchange reads it.
+    give = leaves[0].new_empty(world // slices, slices, len(held[rank]), width)
+    for place, node in enumerate(held[rank]):
+        total = _add(node, odd, mine)
+        total = torch.nn.functional.pad(total, (0, slices * width - len(total))) if len(total) % slices else total
+        give[:, :, place] = total.view(slices, width)
+    take = give.new_empty(sum(map(len, held)), width)
     lengths = [len(nodes) * width for nodes in held]
     request = dist.all_to_all_single(
         take.view(-1), give.view(-1), lengths, [lengths[rank]] * world, group=group, async_op=True

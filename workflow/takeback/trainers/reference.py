@@ -154,7 +154,7 @@ def train(
         )
 
         if step % cfg.evaluate_every == 0:
-            evaluate(cfg, state, windows, share.device)
+            evaluate(cfg, state, windows, share)
         leaves = notice.leaves(share.group, share.device)
         if leaves or step % cfg.save_every == 0:
             if cfg.reload == "never":
@@ -202,12 +202,12 @@ def update_average(state: State, decay: float) -> None:
 
 
 @torch.no_grad()
-def evaluate(cfg: Settings, state: State, windows: data.Windows, device: torch.device) -> None:
+def evaluate(cfg: Settings, state: State, windows: data.Windows, share: Strategy) -> None:
     """Loss of the averaged weights on held-out samples; every rank takes all, so all have the same bits."""
     probe.point("evaluate", state.step)
     _, held_out = windows[list(range(cfg.samples, cfg.samples + cfg.shards * cfg.batch))]
-    inputs, targets = data.tensors(held_out, device)
-    loss = functional.cross_entropy(state.average(inputs).flatten(0, 1), targets.flatten())
+    inputs, targets = data.tensors(held_out, share.device)
+    loss = functional.cross_entropy(share.forward(state.average, inputs).flatten(0, 1), targets.flatten())
     if float(loss) < state.best["loss"]:
         state.best = {"loss": float(loss), "step": state.step}
     if dist.get_rank() == 0:

@@ -53,6 +53,7 @@ class Settings:
     strategy: str = _choice(*mesh.STRATEGIES)
     shard_ranks: int = 2
     tensor_ranks: int = 2
+    precision: str = _choice("fp32", "bf16")
     format: str = _choice("file", "dcp", "dcp-async")
     staging: str = _choice("copy", "reference")
     loader: str = _choice("inline", "workers")
@@ -64,6 +65,7 @@ class Settings:
     optimizer_by: str = _choice("name", "position")
     order: str = _choice("declared", "reversed")
     forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
+    rounded: str = _choice("none", "moments", "masters")
     stale: int = -1
     agreement: str = _choice("check", "none")
     heal: str = _choice("none", "ddp")

@@ -22,7 +22,7 @@ from takeback import probe
 from takeback.trainers import randomness
 from takeback.trainers.data import Sampler
 from takeback.trainers.randomness import Randomness
-from takeback.trainers.strategies.whole import whole_values
+from takeback.trainers.strategies.whole import mapped, whole_values
 
 
 @dataclass
@@ -141,3 +141,12 @@ def forget(part: str, snapshot: dict[str, Any] | None) -> dict[str, Any] | None:
     if part == "none" or snapshot is None:
         return snapshot
     return None if part == "checkpoint" else {name: value for name, value in snapshot.items() if name != part}
+
+
+def rounded(part: str, snapshot: dict[str, Any]) -> dict[str, Any]:
+    """The planted bugs: ``moments`` or ``masters`` lose on the way what bf16 can't hold; counters of steps do not."""
+    name = {"moments": "optimizer", "masters": "model"}.get(part)
+    if name is None:
+        return snapshot
+    through = mapped(snapshot[name], lambda tensor: tensor.bfloat16().to(tensor.dtype) if tensor.dim() else tensor)
+    return {**snapshot, name: through}

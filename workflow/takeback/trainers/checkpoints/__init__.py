@@ -29,7 +29,7 @@ import torch.distributed as dist
 from takeback import probe
 from takeback.trainers import files
 from takeback.trainers.settings import Settings
-from takeback.trainers.state import State, forget
+from takeback.trainers.state import State, forget, rounded
 from takeback.trainers.strategies import Strategy
 
 #: What is in ``run`` under "format": a checkpoint that says more is of a newer trainer.
@@ -120,7 +120,7 @@ class Checkpoints:
         found = self._agreed(state, stale, share.group)
         if found is not None:
             saved, whole = found
-            parts = forget(self.cfg.forget, saved)
+            parts = forget(self.cfg.forget, rounded(self.cfg.rounded, saved))
             if parts is not None:
                 state.restore(parts, dist.get_rank(share.data), whole)
 

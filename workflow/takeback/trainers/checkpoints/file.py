@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from takeback.trainers.topology import all_agree
 
 _LABEL = b"\nsha256 "
 _TRAILER = len(_LABEL) + 64 + 1
+_PIECE = 1 << 18  # bytes
 
 
 class Format(checkpoints.Format):
@@ -45,14 +47,13 @@ class Format(checkpoints.Format):
 
     def write(self, step: int, snapshot: dict[str, Any]) -> None:
         """Write the checkpoint of ``step``, on this rank and alone: nobody else knows when it is complete."""
-        buffer = io.BytesIO()
+        buffer = Hashed()
         torch.save({"run": self.checkpoints.run, "state": snapshot}, buffer)
-        payload = buffer.getvalue()
-        checksum = hashlib.sha256(payload).hexdigest().encode()
+        buffer.write(_LABEL + buffer.sha256.hexdigest().encode() + b"\n")
         self.folder.mkdir(parents=True, exist_ok=True)
         name = f"step-{step:08d}.pt"
         at = (partial(self._halfway, step), partial(probe.point, "save.written", step))
-        took = files.write(self.folder / name, payload + _LABEL + checksum + b"\n", self.cfg.write, *at)
+        took = files.write(self.folder / name, buffer.getbuffer(), self.cfg.write, *at)
         of_pointer = self.checkpoints.commit(name, step)
         probe.record("note", step=step, text=f"written {self.cfg.write}", seconds={"file": took, "pointer": of_pointer})
 
@@ -66,6 +67,18 @@ class Format(checkpoints.Format):
         return saved["state"], True
 
 
+class Hashed(io.BytesIO):
+    """A buffer with the SHA-256 of what is written to it: hashed as it comes, nothing need be copied again for that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.sha256.update(data)
+        return super().write(data)
+
+
 def read(path: Path, verify: str = "checksum") -> dict[str, Any]:
     """``{"run": …, "state": …}`` of one file, its checksum verified.
 
@@ -73,16 +86,29 @@ def read(path: Path, verify: str = "checksum") -> dict[str, Any]:
         CheckpointError: it is not there, or not what was written.
     """
     try:
-        data = path.read_bytes()
+        with open(path, "rb") as file:
+            if verify == "checksum":
+                _check(path, file)
+            return torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error.strerror}") from None
-    payload, trailer = data[:-_TRAILER], data[-_TRAILER:]
-    if verify == "nothing":
-        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    if not data:
+
+
+def _check(path: Path, file: BinaryIO) -> None:
+    """Verify the checksum, in pieces, and go back to the start: for a large state that takes half of what it takes to
+    hold all of the file in memory first.
+    """
+    left = os.fstat(file.fileno()).st_size - _TRAILER
+    if left == -_TRAILER:
         raise CheckpointError(f"{path}: is empty")
-    if not trailer.startswith(_LABEL):
+    file.seek(max(0, left))
+    if not (trailer := file.read()).startswith(_LABEL):
         raise CheckpointError(f"{path}: is torn, or no checkpoint of this trainer: the checksum at its end is missing")
-    if hashlib.sha256(payload).hexdigest().encode() != trailer[len(_LABEL) :].strip():
+    file.seek(0)
+    sha256 = hashlib.sha256()
+    while piece := file.read(min(left, _PIECE)):
+        sha256.update(piece)
+        left -= len(piece)
+    if sha256.hexdigest().encode() != trailer[len(_LABEL) :].strip():
         raise CheckpointError(f"{path}: is damaged: its content does not have its checksum")
-    return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    file.seek(0)

@@ -57,6 +57,10 @@ class Strategy(ABC):
         return model(inputs)
 
     @abstractmethod
+    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        """Logits of a spread model, fp32; with ``precision: bf16`` computed by parameters rounded to it."""
+
+    @abstractmethod
     def add(self, model: nn.Module, loss: Tensor) -> None:
         """Take the gradient of one micro-batch's ``loss``, which is not added to those of others here."""
 

@@ -22,6 +22,12 @@ class Strategy(strategies.Strategy):
         if self.name == "tp":
             strategies.tensor_parallel(model, self.mesh["tensor"])
 
+    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        if self.cfg.precision == "fp32":
+            return model(inputs)
+        rounded = {name: parameter.bfloat16() for name, parameter in model.named_parameters()}
+        return torch.func.functional_call(model, rounded, inputs).float()
+
     def add(self, model: nn.Module, loss: Tensor) -> None:
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         self.leaves.append(reduction.flatten([local(gradient) for gradient in gradients], loss))

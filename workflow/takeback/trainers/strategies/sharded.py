@@ -14,11 +14,14 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from takeback.trainers import reduction, strategies
 from takeback.trainers.strategies import local
+
+#: Parameters are cast when they are gathered: what is sharded stays fp32, and gradients are widened before any sum.
+POLICIES = {"fp32": MixedPrecisionPolicy(), "bf16": MixedPrecisionPolicy(torch.bfloat16, torch.float32)}
 
 
 class Leaves(ReduceScatter):
@@ -65,12 +68,15 @@ class Strategy(strategies.Strategy):
             strategies.tensor_parallel(model, self.mesh["tensor"])
         over = self.mesh["shard"] if self.name == "fsdp+tp" else self.mesh
         for module in [*model.blocks, model]:
-            fully_shard(module, mesh=over, reshard_after_forward=True)
+            fully_shard(module, mesh=over, reshard_after_forward=True, mp_policy=POLICIES[self.cfg.precision])
         modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         trains = any(parameter.requires_grad for parameter in model.parameters())
         if trains and not self.native:
             slices = self.mesh["shard"].size()
             self.leaves = [Leaves(module, slices) for module in modules]
+
+    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        return model(inputs).float()
 
     def add(self, model: nn.Module, loss: Tensor) -> None:
         if not self.native or not self.losses:
