@@ -97,7 +97,8 @@ def measure(format: str, size: int, repeat: int, folder: Path) -> None:
         both = ((ours - synced, bare_save), (ours_load, bare_load))
         ratios = [statistics.median((a / b).tolist()) for a, b in both]
         times = [1000 * float(part.median()) for part in (bare_save, synced, bare_load)]
-        content = folder.glob("ours/*.pt" if format == "file" else "ours/*/*.distcp")
+        newest = f"ours/step-{state.step:08d}"
+        content = list(folder.glob(f"{newest}.pt" if format == "file" else f"{newest}.dcp/*.distcp"))
         hashed = sum(_hash(path) for path in content)
         total = round(sum(path.stat().st_size for path in content) / 1e6, 1)
         row = [*(f"{ratio:.2f}" for ratio in ratios), *(f"{part:.1f}" for part in times), f"{1000 * hashed:.1f}"]
