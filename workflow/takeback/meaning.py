@@ -24,6 +24,8 @@ PACKAGE = Path(__file__).parent
 BEFORE_THE_FIRST_STEP = ("start", "load", *ANYWHERE)
 #: What :func:`mesh.dimensions` takes, by name of the setting; None is the number of ranks.
 LAYOUT = ("strategy", None, "shard_ranks", "tensor_ranks")
+#: What :func:`mesh.check_together` takes.
+TOGETHER = ("strategy", "reduction", "optimizer_by", "format", "precision")
 REFERENCE = ["python", "-m", "takeback.trainers.reference", "--checkpoints", "{checkpoints}", "--backend", "{backend}"]
 
 
@@ -166,7 +168,7 @@ def check_world(key: str, world: int, settings: Mapping[str, Any]) -> None:
 def check_together(key: str, settings: Mapping[str, Any]) -> None:
     """Settings of the reference trainer that depend on one another."""
     try:
-        mesh.check_together(*(settings[name] for name in ("strategy", "reduction", "optimizer_by", "format")))
+        mesh.check_together(*(settings[name] for name in TOGETHER))
     except ValueError as error:
         raise ExperimentError(f"{key}: {error}") from None
 

@@ -34,7 +34,7 @@ def dimensions(strategy: str, ranks: int, shard_ranks: int, tensor_ranks: int) -
     }[strategy]
 
 
-def check_together(strategy: str, reduction: str, optimizer_by: str, format: str) -> None:
+def check_together(strategy: str, reduction: str, optimizer_by: str, format: str, precision: str) -> None:
     """Settings that depend on one another.
 
     Raises:
@@ -42,6 +42,8 @@ def check_together(strategy: str, reduction: str, optimizer_by: str, format: str
     """
     if reduction == "buckets" and strategy != "ddp":
         raise ValueError(f"reduction: buckets are those of DistributedDataParallel; not with strategy {strategy}")
+    if reduction == "buckets" and precision != "fp32":
+        raise ValueError(f"reduction: buckets add gradients of fp32 parameters; not with precision {precision}")
     if optimizer_by == "position" and (strategy not in ("ddp", "single") or format != "file"):
         raise ValueError(
             f"optimizer_by: position is for whole tensors in one file; not with strategy {strategy}, format {format}"

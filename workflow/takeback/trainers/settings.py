@@ -135,7 +135,9 @@ def check(settings: Settings, world: int) -> None:
         except ValueError as error:
             raise SettingsError(f"--strategy: {error}") from None
         try:
-            mesh.check_together(strategy, settings.reduction, settings.optimizer_by, settings.format)
+            mesh.check_together(
+                strategy, settings.reduction, settings.optimizer_by, settings.format, settings.precision
+            )
         except ValueError as error:
             raise SettingsError(f"--{error}") from None
         if settings.shards % mesh.data_ranks(dimensions):

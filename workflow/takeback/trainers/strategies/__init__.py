@@ -52,13 +52,9 @@ class Strategy(ABC):
     def spread(self, model: nn.Module) -> None:
         """Leave of ``model`` what this rank holds, in place."""
 
-    def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Logits of one micro-batch."""
-        return model(inputs)
-
     @abstractmethod
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Logits of a spread model, fp32; with ``precision: bf16`` computed by parameters rounded to it."""
+        """Logits of one micro-batch by a spread model, fp32; with ``precision: bf16`` computed by parameters rounded to it."""
 
     @abstractmethod
     def add(self, model: nn.Module, loss: Tensor) -> None:

@@ -49,6 +49,8 @@ class Strategy(strategies.Strategy):
         self.wrapper(nothing).sum().backward()
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        if self.wrapper is None or model is not self.wrapper.module:
+            return model(inputs)  # the averaged weights, which nobody trains
         if not self.losses:
             model.zero_grad(set_to_none=True)
         with nullcontext() if self._is_last() else self.wrapper.no_sync():
