@@ -54,7 +54,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
-        """Logits of one micro-batch by a spread model, fp32; with ``precision: bf16`` computed by parameters rounded to it."""
+        """Logits of one micro-batch, fp32; with ``precision: bf16`` computed by parameters rounded to it."""
 
     @abstractmethod
     def add(self, model: nn.Module, loss: Tensor) -> None:
