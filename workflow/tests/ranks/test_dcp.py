@@ -133,6 +133,16 @@ def test_a_torn_directory_is_refused_on_every_rank_or_the_one_before_is_restored
         assert group.records("restored", rank)[0]["step"] == 4
 
 
+def test_what_one_rank_finds_damaged_no_rank_restores(nursery, tmp_path, saved, written):
+    flip(saved / NEWEST / "__1_0.distcp")
+    options = (*SMALL, *SHARDED, "--steps", "9", "--save_every", "10", "--damaged", "fallback")
+    group = nursery.run(2, tmp_path / "second", *options, checkpoints=[written, saved])
+    for rank in range(2):
+        (one,) = group.records("damaged", rank)
+        assert one["file"] == NEWEST and one["reason"].startswith("rank 1: ") == (rank == 0)
+        assert group.records("restored", rank)[0]["step"] == 4
+
+
 @pytest.mark.parametrize("format", ["file", "dcp"])
 def test_a_whole_checkpoint_under_the_name_of_another_step_is_damaged(nursery, tmp_path, written, format):
     saved = tmp_path / "saved"
