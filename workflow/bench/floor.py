@@ -97,20 +97,21 @@ def steps(settings: dict[str, Any], first: int, last: int, folder: str) -> tuple
 
     import torch
     import torch.distributed as dist
-    from takeback.trainers import data, reference
+    from takeback.trainers import data, reference, strategies
     from takeback.trainers.build import build
-    from takeback.trainers.checkpoint import Checkpoints
+    from takeback.trainers.checkpoints import Checkpoints
     from takeback.trainers.notice import Notice
     from takeback.trainers.settings import Settings
 
-    cfg, device = Settings(checkpoints=folder, **settings), torch.device("cpu")
+    cfg = Settings(checkpoints=folder, **settings)
     text = data.read_text((cfg.samples + cfg.shards * cfg.batch) * cfg.context + 1)
-    state = build(cfg, dist.get_rank(), device)
+    share = strategies.of(cfg, cfg.strategy, dist.get_world_size(), torch.device("cpu"))
+    state = build(cfg, share)
     checkpoints, notice = Checkpoints(cfg, {}), Notice(cfg.notice)
     windows = data.Windows(text, cfg.context)
-    reference.train(cfg, state, windows, checkpoints, dist.group.WORLD, device, notice, first)
+    reference.train(cfg, state, windows, checkpoints, share, notice, first)
     dist.barrier()
     wall, cpu = time.perf_counter(), time.process_time()
-    reference.train(cfg, state, windows, checkpoints, dist.group.WORLD, device, notice, last)
+    reference.train(cfg, state, windows, checkpoints, share, notice, last)
     dist.barrier()
     return time.perf_counter() - wall, time.process_time() - cpu

@@ -28,11 +28,14 @@ def measure(count: int, folder: Path) -> dict[str, float]:
     os.environ |= {"TAKEBACK_RECORDS": str(folder), "RANK": "0", "OMP_NUM_THREADS": "1"}
     import torch
     from takeback import probe
+    from takeback.trainers import strategies, topology
     from takeback.trainers.build import build
     from takeback.trainers.settings import Settings
 
     torch.set_num_threads(1)
-    state = build(Settings(checkpoints=""), 0, torch.device("cpu")).collect()
+    cfg, cpu = Settings(checkpoints=""), torch.device("cpu")
+    topology.join("gloo", cpu)  # a group of one
+    state = build(cfg, strategies.of(cfg, "single", 1, cpu)).collect()
     loss, norm, matrix = torch.tensor(2.5), torch.tensor(0.7), torch.randn(192, 192)
     ids, written = list(range(8)), folder / "attempt0-rank0.jsonl"
 
