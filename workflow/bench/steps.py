@@ -25,7 +25,7 @@ def main(count: int) -> None:
 
 def measure(count: int, folder: Path) -> dict[str, float]:
     """Figure → value; each the median of ``count`` calls."""
-    os.environ |= {"TAKEBACK_RECORDS": str(folder), "RANK": "0", "OMP_NUM_THREADS": "1"}
+    os.environ |= {"TAKEBACK_RECORDS": str(folder), "RANK": "0", "OMP_NUM_THREADS": "1", "TAKEBACK_ONE_LIFE": "1"}
     import torch
     from takeback import probe
     from takeback.trainers import strategies, topology
