@@ -41,7 +41,8 @@ def publish(experiment: Any, results: Path, runs: Path, reference: Path) -> None
         reference.mkdir(parents=True, exist_ok=True)
         verdicts.to_csv(reference / "verdicts.tsv", sep="\t", index=False)
         losses.to_csv(reference / "losses.tsv", sep="\t", index=False)
-        shutil.copytree(found / "figures", reference / "figures", dirs_exist_ok=True)
+        hidden = shutil.ignore_patterns(".*")  # Snakemake's time stamp of a folder
+        shutil.copytree(found / "figures", reference / "figures", dirs_exist_ok=True, ignore=hidden)
     except OSError as error:
         raise EvidenceError(f"{reference}: cannot be written: {error.strerror}") from None
     write_json(reference / "provenance.json", provenance)
