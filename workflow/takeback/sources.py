@@ -29,6 +29,7 @@ ROLES = {
         "parallel.py",
         "bits.py",
         "matrix.py",
+        "against.py",
         "experiment.py",
         "document.py",
         "meaning.py",
