@@ -14,6 +14,7 @@ from takeback.checkers import (
     agreement,
     beside,
     data,
+    dealing,
     exits,
     fault,
     hardware,
@@ -104,7 +105,7 @@ def _different(case: Case, found: list[Finding], compared: list[Finding], remark
     first = min(finding.first_step for finding in compared if finding.verdict)
     of_losses, of_state, of_data, of_beside, _ = compared
     cause = hardware.cause(case, of_losses, of_data)
-    parts = [*filter(None, [cause]), f"from step {first} on"]
+    parts = [*filter(None, [cause, dealing.cause(case, of_data)]), f"from step {first} on"]
     parts += [finding.sentence for finding in (of_state, of_losses, of_beside, of_data) if finding.verdict]
     if not of_losses.verdict and of_losses.sentence:
         parts.append(f"every loss agrees ({of_losses.sentence})")

@@ -97,6 +97,11 @@ class LegView:
         """Consumed samples by step."""
         return self._prepared("ledger", sample_table)
 
+    def ledger(self, step: int) -> dict[int, list[int]]:
+        """The samples of one step by rank, in the order in which they were used."""
+        rows = self.evidence.table("ledger").select(["rank", "step", "sample_ids"]).to_pylist()
+        return {row["rank"]: row["sample_ids"] for row in rows if row["step"] == step}
+
     def beside(self, name: str) -> LossTable:
         """What was told beside the losses: ``grad_norm`` or ``lr``, by step and rank."""
         return self._numbers[name]

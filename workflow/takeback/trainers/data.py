@@ -82,7 +82,10 @@ class Windows:
 
 @dataclass
 class Sampler:
-    """Which samples come next: the epoch, and the steps of it that are done."""
+    """Which samples come next: the epoch, and the steps of it that are done.
+
+    ``each``: micro-batches that a rank has of a step, in a checkpoint those of its writer; 0 in a new run.
+    """
 
     samples: int
     batch: int
@@ -90,6 +93,20 @@ class Sampler:
     seed: int
     epoch: int = 0
     position: int = 0
+    each: int = 0
+
+    def deal(self, rank: int, ranks: int, how: str) -> range:
+        """The micro-batches of a step that are this rank's.
+
+        Args:
+            how: ``anew`` from the number of ranks that there are. Bugs on purpose, of a run that goes on with another
+                number: ``count``, as many as each rank had before; ``position``, from where this rank began before.
+        """
+        each = self.shards // ranks
+        before = self.each or each
+        self.each = before if how == "count" else each
+        first = rank * (before if how in ("count", "position") else each)
+        return range(first, first + self.each)
 
     def advance(self) -> None:
         """One global step has been consumed."""

@@ -104,9 +104,7 @@ def train(
     last_step: int,
 ) -> bool:
     """The loop: global steps up to ``last_step`` on the ranks of ``share``; False if it left before, on notice."""
-    each = cfg.shards // dist.get_world_size(share.data)
-    first = dist.get_rank(share.data) * each
-    shards = range(first, first + each)
+    shards = state.sampler.deal(dist.get_rank(share.data), dist.get_world_size(share.data), cfg.deal)
     parameters = list(state.model.parameters())
     plan = state.sampler.plan(shards, last_step - state.step)
     batches = data.batches(cfg.loader, windows, plan)
@@ -147,7 +145,7 @@ def train(
             loss,
             epoch=epoch,
             samples=consumed if share.tells_samples else (),
-            micro_batches=each,
+            micro_batches=len(shards),
             lr=lr,
             grad_norm=norm,
             state=state.collect() if probe.active() else None,

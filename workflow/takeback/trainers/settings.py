@@ -64,6 +64,7 @@ class Settings:
     streams: str = _choice("by_rank", "one_key")
     optimizer_by: str = _choice("name", "position")
     order: str = _choice("declared", "reversed")
+    deal: str = _choice("anew", "count", "position")
     forget: str = _choice("none", "rng", "optimizer", "sampler", "schedule", "ema", "best", "checkpoint")
     rounded: str = _choice("none", "moments", "masters")
     stale: int = -1

@@ -88,7 +88,7 @@ class State:
             "optimizer": optimizer,
             "schedule": self.schedule.state_dict(),
             "ema": get_model_state_dict(self.average, options=options),
-            "sampler": {"epoch": self.sampler.epoch, "position": self.sampler.position},
+            "sampler": {"epoch": self.sampler.epoch, "position": self.sampler.position, "each": self.sampler.each},
             "rng": streams,
             "best": dict(self.best),
             "step": self.step,
@@ -114,6 +114,7 @@ class State:
         if "sampler" in snapshot:
             self.sampler.epoch = snapshot["sampler"]["epoch"]
             self.sampler.position = snapshot["sampler"]["position"]
+            self.sampler.each = snapshot["sampler"]["each"]
         own = rank if self.rng.by_rank else 0
         if own < len(snapshot.get("rng", [])):
             randomness.restore(snapshot["rng"][own], self.rng.device)

@@ -1007,6 +1007,34 @@ def test_another_world_may_share_out_the_same_samples_in_another_way():
     assert Scene(world=1, resume_world=4).judge()["samples_equal"] is True
 
 
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("count", "what scales with the number of ranks was not computed anew: {} samples a rank on 2 ranks as on 4"),
+        ("position", "keyed by its position: rank 1 begins on 2 ranks as on 4 with the same samples"),
+        ("lost", "samples differ from step 17 on"),
+    ],
+)
+def test_the_rule_of_a_changing_world_that_was_broken_is_named(how, words):
+    scene = Scene(world=4, resume_world=2)
+    before = scene.evidence["killed"].ledger.set_index(["step", "rank"]).sample_ids
+    frame = scene.evidence["resumed"].ledger.copy()
+    each = len(before[17, 0])
+
+    def dealt(row):
+        if row.step != 17:
+            return row.sample_ids
+        mine = list(before[17, row["rank"]])
+        return {"count": mine, "position": [*mine, *before[17, row["rank"] + 1]], "lost": row.sample_ids[:-1]}[how]
+
+    frame["sample_ids"] = frame.apply(dealt, axis=1)
+    row = scene._put("resumed", "ledger", frame).judge()
+    assert (row["verdict"], row["first_step"]) == ("different", 17)
+    assert words.format(each) in row["diagnosis"]
+    named = "computed anew" in row["diagnosis"] or "keyed by" in row["diagnosis"]
+    assert named == (how != "lost")
+
+
 def test_it_is_said_what_the_samples_were_checked_for():
     assert "over all ranks, each step the reference's multiset, none twice in an epoch" in Scene().judge()["comparison"]
 
