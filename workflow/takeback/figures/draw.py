@@ -34,4 +34,4 @@ def draw(experiment: Any, verdicts: pd.DataFrame, runs: Path, folder: Path) -> N
                                   for cell in experiment.cells if not cell.control}):  # fmt: skip
         overlay(replace(experiment, cells=ran), backend, world, told, folder / f"overlay-{backend}-w{world}.svg")
     for name in experiment.figures:
-        further.get(name).draw(experiment, verdicts, folder / f"further-{name}.svg")
+        further.get(name).draw(experiment, verdicts, folder / f"further-{name}.svg", told)

@@ -1,12 +1,14 @@
-"""Figures that an experiment asks for: detection times."""
+"""Figures that an experiment asks for: detection times, trajectories of ranks that disagree."""
 
 import dataclasses
 import re
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 import synthetic
 from takeback.figures import further, style
-from takeback.figures.further import detection
+from takeback.figures.further import detection, trajectories
 from test_figures import texts
 from test_report import page
 
@@ -76,3 +78,30 @@ def test_the_page_says_whether_anything_ran_beside_what_it_timed(asked, frame, t
     assert "Other runs ran beside these" in page(tmp_path / "a", dataclasses.replace(asked, figures=()), frame)
     alone = dataclasses.replace(asked, alone=True, figures=())
     assert "No other run of this workflow ran beside these" in page(tmp_path / "b", alone, frame)
+
+
+def told(restored: dict[int, int], last: int) -> SimpleNamespace:
+    """Losses and events of ranks that restored these steps; half the step is the loss."""
+    rows = [(rank, step) for rank, first in restored.items() for step in range(first + 1, last + 1)]
+    losses = [
+        {"attempt": 0, "rank": rank, "step": step, "loss": step / 2, "loss_bits": step + rank, "loss_dtype": "float32"}
+        for rank, step in rows
+    ]
+    events = [{"kind": "restored", "rank": rank, "step": first} for rank, first in restored.items()]
+    return SimpleNamespace(losses=pd.DataFrame(losses), events=pd.DataFrame(events))
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [(4, {"rank 0, from step 8", "rank 1, from step 4"}), (8, {"all ranks restored the same step"})],
+)
+def test_ranks_that_went_on_from_steps_of_their_own_are_drawn_each_by_itself(asked, frame, tmp_path, second, words):
+    cell = asked.cells[0]
+    made = dataclasses.replace(asked, cells=(cell,))
+    legs = {cell.reference.id: told({0: 0, 1: 0}, 12), cell.resumed.id: told({0: 8, 1: second}, 12)}
+    assert words <= set(texts(trajectories.draw(made, frame, tmp_path / "t.svg", legs.__getitem__)))
+
+
+def test_the_table_of_trajectories_has_the_cells_whose_ranks_restored_different_steps(asked, frame):
+    frame.loc[0, "diagnosis"] = "ranks restored different steps: rank 0 → 8, rank 1 → 4"
+    assert [row[0] for row in trajectories.table(asked, frame)[1]] == [frame.cell[0]]

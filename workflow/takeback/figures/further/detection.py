@@ -21,7 +21,7 @@ MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*", "<", ">")
 USUAL = "the library's own"
 
 
-def draw(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
+def draw(experiment: Any, verdicts: pd.DataFrame, out: Path, evidence_of: Any = None) -> Path:
     """Write the figure to ``out`` as SVG; a mark a cell."""
     style.use()
     cells = measured(experiment, verdicts)

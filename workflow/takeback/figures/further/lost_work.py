@@ -26,7 +26,7 @@ TEXT = (
 INTERVAL = "trainer.save_every"
 
 
-def draw(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
+def draw(experiment: Any, verdicts: pd.DataFrame, out: Path, evidence_of: Any = None) -> Path:
     """Write the figure to ``out`` as SVG: a mark a measured interval, stacked by what it is spent on."""
     style.use()
     found, costs = measured(experiment, verdicts)
