@@ -176,6 +176,7 @@ def reseal(folder: Path, change) -> None:
 def test_a_checkpoint_of_another_model_is_refused_and_no_damaged_one(nursery, tmp_path, saved, damaged):
     for line in refusals(resume(nursery, tmp_path / "second", saved, "--width", "32", "--damaged", damaged)):
         assert f"{NEWEST}: is of another run: width is 16 there, 32 here" in line
+        assert "no checkpoint is whole" not in line, "nobody looked for an older one"
 
 
 def test_a_checkpoint_of_a_newer_format_is_refused(nursery, tmp_path, saved):

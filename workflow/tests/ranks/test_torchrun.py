@@ -204,7 +204,7 @@ def environment(process):
 
 def gone(processes):
     """Whether the processes end; those that don't, because the guard is broken, are ended here."""
-    _, alive = psutil.wait_procs(processes, timeout=30)
+    _, alive = psutil.wait_procs(processes, timeout=120)
     for process in alive:
         process.kill()
     return not alive
