@@ -179,6 +179,15 @@ def test_a_checkpoint_of_another_model_is_refused_and_no_damaged_one(nursery, tm
         assert "no checkpoint is whole" not in line, "nobody looked for an older one"
 
 
+def test_a_manifest_that_was_altered_is_damaged(nursery, tmp_path, saved):
+    manifest = saved / NEWEST / "manifest.json"
+    altered = manifest.read_text().replace('"step": 8', '"step": 9')
+    assert altered != manifest.read_text()
+    manifest.write_text(altered)
+    for line in refusals(resume(nursery, tmp_path / "second", saved)):
+        assert "manifest.json: is damaged" in line
+
+
 def test_a_checkpoint_of_a_newer_format_is_refused(nursery, tmp_path, saved):
     reseal(saved / NEWEST, lambda manifest: manifest["run"].update(format=2))
     for line in refusals(resume(nursery, tmp_path / "second", saved, "--damaged", "fallback")):

@@ -147,3 +147,9 @@ def test_diff_names_each_key_that_differs_and_exits_with_1(tmp_path):
     assert status == 1
     assert "fingerprint.cpu_capability\n  - AVX2\n  + AVX512" in text
     assert provenance.diff_files(tmp_path / "a", tmp_path / "a")[1] == 0
+
+
+def test_kernels_that_a_processor_lacks_are_named(monkeypatch):
+    monkeypatch.setattr(machine, "cpu", lambda: ("a processor", "fma avx2 avx512bw"))
+    assert machine.lacks("avx2") is None
+    assert machine.lacks("avx512") == "this processor has no avx512dq, avx512vl, which avx512 kernels need"
