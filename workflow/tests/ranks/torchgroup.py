@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from takeback.launchers import local
+
 TRAINER = "takeback.trainers.reference"
 _DEADLINE = 60  # seconds for any one wait
 
@@ -147,7 +149,11 @@ def _serve() -> None:
         signal.alarm(_DEADLINE)
         if "start" in request:
             stores[:] = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
-            reply = [_fork(rank, stores[0].port) for rank in request["start"]]
+            # The store's thread, at work for a rank that is there already, holds locks; a fork would inherit them.
+            gate = os.pipe()
+            reply = [_fork(rank, stores[0].port, gate) for rank in request["start"]]
+            for end in gate:
+                os.close(end)
             living.update(reply)
         elif "stopped" in request:
             _, status = os.waitpid(request["stopped"], os.WUNTRACED)
@@ -162,13 +168,14 @@ def _serve() -> None:
     give_up()
 
 
-def _fork(rank: dict[str, Any], port: int) -> int:
+def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
     pid = os.fork()
     if pid:
         return pid
     status = 1
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the nursery
+        local.wait_at(gate)
         output = os.open(rank["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for stream, into in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
             os.dup2(stream, into)
