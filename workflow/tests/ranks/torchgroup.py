@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from takeback.launchers import local
-
 TRAINER = "takeback.trainers.reference"
 _DEADLINE = 60  # seconds for any one wait
 
@@ -175,7 +173,9 @@ def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
     status = 1
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the nursery
-        local.wait_at(gate)
+        os.close(gate[1])
+        os.read(gate[0], 1)  # not launchers.local.wait_at: its import would connect the probe, which each rank does
+        os.close(gate[0])
         output = os.open(rank["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for stream, into in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
             os.dup2(stream, into)
