@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -53,3 +54,12 @@ def events(leg, runs, kind=None):
 
 def losses(leg, runs):
     return pd.read_parquet(runs / leg.id / "losses.parquet")
+
+
+def wait_for(condition, seconds):
+    """What ``condition`` returns once it is true; fails if it is not in time."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.01)
+    return found

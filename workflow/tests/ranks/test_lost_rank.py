@@ -5,13 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-from launch import command_of, events, run, script
+from launch import command_of, events, run, script, wait_for
 from takeback import cgroup, evidence, leftovers, network, pool_client
 from takeback.checkers import fault as receipts
 from takeback.checkers.case import LegView
@@ -47,14 +46,6 @@ def leg_of(tmp_path, kind, text=None, **more):
 def verdict(leg, runs):
     """What the checker of receipts says of the fault."""
     return receipts.struck(SimpleNamespace(killed=LegView(evidence.read(runs, leg.id)))).sentence
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.01)
-    return found
 
 
 @pytest.fixture
@@ -224,7 +215,7 @@ def notes_of(leg, runs, count):
 def test_no_namespace_outlives_a_supervisor_that_is_killed(tmp_path):
     leg = script(tmp_path, PAUSED, faults=(planned("network_cut"),))
     with subprocess.Popen(command_of(leg, tmp_path)) as supervisor:
-        notes = wait_for(lambda: notes_of(leg, tmp_path, 2))
+        notes = wait_for(lambda: notes_of(leg, tmp_path, 2), 60)
         ranks = [psutil.Process(pid) for _, pid in notes]
         supervisor.send_signal(signal.SIGKILL)
     psutil.wait_procs(ranks, timeout=30)

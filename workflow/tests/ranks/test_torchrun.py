@@ -2,12 +2,11 @@
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from launch import command_of, events, losses, run, script
+from launch import command_of, events, losses, run, script, wait_for
 from takeback import evidence, pool_client
 from takeback.checkers import attempts
 from takeback.checkers.case import LegView
@@ -60,14 +59,6 @@ def torchrun(tmp_path, *faults, steps=6, pause=0.01, text=LOOP, world=2, deadlin
 
 def lives(leg, runs):
     return attempts.lives_of(LegView(evidence.read(runs, leg.id)))
-
-
-def wait_for(condition, seconds=120):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +183,7 @@ def family(pid):
         below = psutil.Process(pid).children(recursive=True)
         return below if any("RANK" in environment(one) for one in below) else None
 
-    return wait_for(found)
+    return wait_for(found, 120)
 
 
 def environment(process):
@@ -204,7 +195,7 @@ def environment(process):
 
 def gone(processes):
     """Whether the processes end; those that don't, because the guard is broken, are ended here."""
-    _, alive = psutil.wait_procs(processes, timeout=120)
+    _, alive = psutil.wait_procs(processes, timeout=30)
     for process in alive:
         process.kill()
     return not alive
@@ -218,7 +209,7 @@ def test_agents_and_ranks_end_when_a_supervisor_is_killed(tmp_path, which):
     asked = subprocess.Popen(command_of(leg, tmp_path), **silent)
     below = family(asked.pid)
     (asked if which == "the one that was asked" else psutil.Process(asked.pid).children()[0]).kill()
-    assert asked.wait(120) != 0
+    assert asked.wait(60) != 0
     assert gone(below)
     assert not (tmp_path / leg.id / "events.parquet").exists()
 
