@@ -50,5 +50,4 @@ def layout(settings: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def tensor_ranks(settings: Mapping[str, Any], world: int) -> int:
     """How many ranks share the sums within a layer."""
-    sizes = mesh.dimensions(settings["strategy"], world, settings["shard_ranks"], settings["tensor_ranks"])
-    return sizes.get("tensor", 1)
+    return mesh.of(settings, world).get("tensor", 1)

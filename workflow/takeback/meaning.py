@@ -22,8 +22,6 @@ from takeback.trainers import mesh
 PACKAGE = Path(__file__).parent
 #: Points that are passed before the first step.
 BEFORE_THE_FIRST_STEP = ("start", "load", *ANYWHERE)
-#: What :func:`mesh.dimensions` takes, by name of the setting; None is the number of ranks.
-LAYOUT = ("strategy", None, "shard_ranks", "tensor_ranks")
 #: What :func:`mesh.check_together` takes.
 TOGETHER = ("strategy", "reduction", "optimizer_by", "format", "precision")
 REFERENCE = ["python", "-m", "takeback.trainers.reference", "--checkpoints", "{checkpoints}", "--backend", "{backend}"]
@@ -135,7 +133,7 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
             check_settings(f"{key}.reference.trainer", named.get("trainer", {}))
         worlds.append(("reference.world", named.get("world", axes["world"]), settings | named.get("trainer", {})))
     for axis, world, of_run in worlds:
-        check_world(f"{key}.{axis}", world, of_run)
+        check_world(f"{key}.{axis}", world, of_run, reference)
         if reference:
             check_together(f"{key}.{axis}", of_run)
     check_launcher(key, axes, settings)
@@ -146,15 +144,15 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
         check_life(f"{key}.then.{number}", {"kill_step": 0, **life}, world, settings, reference)
 
 
-def check_world(key: str, world: int, settings: Mapping[str, Any]) -> None:
-    """A run of ``settings`` can have this number of ranks."""
+def check_world(key: str, world: int, settings: Mapping[str, Any], reference: bool) -> None:
+    """A run of ``settings`` can have this number of ranks; ``reference``: these are the reference trainer's."""
     shards = settings.get("shards")
     if shards is None:
         return
     parts = 1
-    if "strategy" in settings:
+    if reference:
         try:
-            dimensions = mesh.dimensions(*(settings.get(name) if name else world for name in LAYOUT))
+            dimensions = mesh.of(settings, world)
         except ValueError as error:
             raise ExperimentError(f"{key}: {error}") from None
         parts = dimensions.get("tensor", 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 #: Dimensions along which ranks have other samples; along ``tensor`` they have the same.
 DATA = ("data", "replicate", "shard")
@@ -32,6 +34,11 @@ def dimensions(strategy: str, ranks: int, shard_ranks: int, tensor_ranks: int) -
         "tp": {"data": 1, "tensor": ranks},
         "fsdp+tp": {"shard": ranks // tensor_ranks, "tensor": tensor_ranks},
     }[strategy]
+
+
+def of(settings: Mapping[str, Any], ranks: int) -> dict[str, int]:
+    """:func:`dimensions` for a run of these settings."""
+    return dimensions(settings["strategy"], ranks, settings["shard_ranks"], settings["tensor_ranks"])
 
 
 def check_together(strategy: str, reduction: str, optimizer_by: str, format: str, precision: str) -> None:

@@ -223,6 +223,11 @@ def test_a_topology_that_no_run_can_have_is_refused(tmp_path, axes, words):
         one_cell(tmp_path, SHARDED, **{"kill_step": 8, **axes})
 
 
+def test_settings_of_another_trainer_that_are_named_like_ours_mean_nothing_here(tmp_path):
+    trainer = {"command": ["train", "{checkpoints}"], "settings": {"strategy": "zero3", "shards": 8, "heads": 3}}
+    assert one_cell(tmp_path, trainer, kill_step=6).against == "changed topology, the trainer's own reduction"
+
+
 def test_in_a_directory_of_all_ranks_each_comes_by_the_points_of_its_writing(tmp_path):
     axes = {"kill_step": 8, "point": "save.write", "trainer": {"format": "dcp"}}
     assert one_cell(tmp_path, SHARDED, **axes).killed.faults[0]["ranks"] == "last"
