@@ -147,21 +147,18 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
 
 def fill_axes(cells: list[Cell], settings: Mapping[str, Any]) -> None:
     """Give each cell a value on the axes that only others name: what its run really uses."""
-    for axis in ("launcher", "resume_by"):
-        if any(axis in cell.axes for cell in cells):
-            for cell in cells:
-                cell.axes.setdefault(axis, matrix.DEFAULTS[axis])
+    quiet = {axis: matrix.DEFAULTS[axis] for axis in ("launcher", "resume_by")} | matrix.HARDWARE
+    named = {axis: value for axis, value in quiet.items() if any(axis in cell.axes for cell in cells)}
     names = dict.fromkeys(axis for cell in cells for axis in cell.axes if "." in axis)
     names = sorted(names, key=lambda axis: axis.startswith("resume"))
-    named = [axis for axis in matrix.HARDWARE if any(axis in cell.axes for cell in cells)]
     for cell in cells:
         for axis in names:
             group, _, name = axis.partition(".")
             usual = settings.get(name)
             # A resumed run has what the killed one had, unless it is told otherwise.
             cell.axes.setdefault(axis, cell.axes.get(f"trainer.{name}", usual) if group == "resume_trainer" else usual)
-        for axis in named:
-            cell.axes.setdefault(axis, matrix.HARDWARE[axis])
+        for axis, value in named.items():
+            cell.axes.setdefault(axis, value)
 
 
 def claims_of(claims: list[Mapping[str, Any]], cells: list[Cell]) -> list[Claim]:

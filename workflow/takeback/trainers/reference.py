@@ -129,8 +129,9 @@ def train(
         gradients = [parameter.grad for parameter in parameters]
         # One buffer, the same on every rank: one order.
         norm = torch.linalg.vector_norm(torch.cat([gradient.reshape(-1) for gradient in whole(gradients)]))
+        scale = (cfg.clip / (norm + 1e-6)).clamp(max=1.0)
         for gradient in gradients:
-            local(gradient).mul_((cfg.clip / (norm + 1e-6)).clamp(max=1.0))
+            local(gradient).mul_(scale)
 
         probe.point("optimizer", step)
         lr = state.schedule.get_last_lr()[0]
