@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import forked
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as bare
@@ -45,26 +46,13 @@ def main() -> None:
     for size in args.sizes:
         for world in args.worlds:
             with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-                store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-                ranks = [_forked(rank, world, store.port, size, args.repeat, Path(folder)) for rank in range(world)]
-                statuses = [os.waitpid(pid, 0)[1] for pid in ranks]
-            if any(statuses):
-                raise SystemExit(f"checkpoints: a rank of world {world} failed")
+                forked.run(world, measure_all, size, args.repeat, Path(folder))
 
 
-def _forked(rank: int, world: int, port: int, size: int, repeat: int, folder: Path) -> int:
-    if pid := os.fork():
-        return pid
-    try:
-        torch.set_num_threads(1)
-        store = dist.TCPStore("127.0.0.1", port)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-        for format in ("file", "dcp"):
-            measure(format, size, repeat, folder / format)
-        dist.destroy_process_group()
-        os._exit(0)
-    finally:
-        os._exit(1)
+def measure_all(size: int, repeat: int, folder: Path) -> None:
+    """Print a line for each format; a collective of all ranks."""
+    for format in ("file", "dcp"):
+        measure(format, size, repeat, folder / format)
 
 
 def measure(format: str, size: int, repeat: int, folder: Path) -> None:

@@ -18,6 +18,7 @@ import struct
 import time
 from collections.abc import Callable
 
+import forked
 import torch
 import torch.distributed as dist
 from takeback.trainers import reduction
@@ -37,11 +38,7 @@ def main() -> None:
     print("what\tworld\tfloats\twall, ratio\tCPU, ratio\tbytes, ratio\tbytes, native\twall of native, ms")
     for floats in args.floats:
         for world in args.worlds:
-            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-            ranks = [_forked(rank, world, store.port, floats, args.repeat) for rank in range(world)]
-            statuses = [os.waitpid(pid, 0)[1] for pid in ranks]
-            if any(statuses):
-                raise SystemExit(f"reduction: a rank of world {world} failed")
+            forked.run(world, measure, floats, args.repeat)
 
 
 def reference_model() -> int:
@@ -51,20 +48,6 @@ def reference_model() -> int:
 
     shape = {name: getattr(Settings(""), name) for name in ("width", "layers", "heads", "context", "dropout")}
     return sum(parameter.numel() for parameter in Transformer(**shape).parameters()) + 1
-
-
-def _forked(rank: int, world: int, port: int, floats: int, repeat: int) -> int:
-    if pid := os.fork():
-        return pid
-    try:
-        torch.set_num_threads(1)
-        store = dist.TCPStore("127.0.0.1", port)
-        dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
-        measure(floats, repeat)
-        dist.destroy_process_group()
-        os._exit(0)
-    finally:
-        os._exit(1)
 
 
 def measure(floats: int, repeat: int) -> None:
