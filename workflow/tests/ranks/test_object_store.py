@@ -11,10 +11,12 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
+import sealed
 from takeback import leg_job, network, objectstore
 from takeback.trainers import stores
 from takeback.trainers.stores import StoreError, manifest
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.skipif(
 )
 OWN = "s3://checkpoints/run"
 OBJECTS = {"0.bin": b"weights" * 1000, "1.bin": b"moments" * 1000}
+save = partial(sealed.save, objects=OBJECTS)
 
 
 def use(variables):
@@ -75,15 +78,6 @@ def own(folder):
     with objectstore.serve(folder) as variables:
         use(variables)
         yield stores.get(OWN)
-
-
-def save(store, step):
-    name = f"step-{step:08d}"
-    for key, data in OBJECTS.items():
-        store.write(f"{name}/{key}", data)
-    manifest.seal(store, name, {key: manifest.digest(data) for key, data in OBJECTS.items()})
-    store.write(manifest.POINTER, name.encode())
-    return name
 
 
 def kill_when_told(program, *words):

@@ -1,10 +1,14 @@
 """What makes several objects one checkpoint: complete or not there, whatever stops, and whatever a listing says."""
 
+from functools import partial
+
 import pytest
+import sealed
 from takeback.trainers import stores
 from takeback.trainers.stores import StoreError, manifest
 
 OBJECTS = {"0.bin": b"weights", "1.bin": b"moments"}
+save = partial(sealed.save, objects=OBJECTS)
 
 
 class Stopped(Exception):
@@ -37,15 +41,6 @@ class Store:
 
     def names(self, prefix=""):
         return [name for name in self.listed or self.store.names() if name.startswith(prefix)]
-
-
-def save(store, step, objects=OBJECTS):
-    name = f"step-{step:08d}"
-    for key, data in objects.items():
-        store.write(f"{name}/{key}", data)
-    manifest.seal(store, name, {key: manifest.digest(data) for key, data in objects.items()})
-    store.write(manifest.POINTER, name.encode())
-    return name
 
 
 def test_a_sealed_checkpoint_is_read_as_it_was_written(tmp_path):
