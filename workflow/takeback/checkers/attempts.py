@@ -21,8 +21,7 @@ def lives_of(leg: LegView) -> list[LegView]:
     if leg.spec.get("launcher", LOCAL) == LOCAL:
         return [leg]
     groups = groups_of(leg)
-    began = {event.attempt for kind in ("restored", "fault_fired") for event in leg.events(kind)}
-    lives = sorted(began & groups.keys()) or [0]
+    lives = sorted(_began(leg) & groups.keys()) or [0]
     last = max(groups, default=0)
     if last not in lives:
         lives.append(last)
@@ -55,10 +54,14 @@ def burned(leg: LegView) -> list[int]:
 
     A group that is only stopped for one with more nodes costs none either.
     """
-    began = {event.attempt for kind in ("restored", "fault_fired") for event in leg.events(kind)}
     restarts = {number: restarts_of(launched) for number, launched in groups_of(leg).items()}
-    lived = {restarts[number] for number in began & restarts.keys()} | {0}
+    lived = {restarts[number] for number in _began(leg) & restarts.keys()} | {0}
     return sorted(number for number, count in restarts.items() if count not in lived)
+
+
+def _began(leg: LegView) -> set[int]:
+    """Attempts in which a rank has restored something, or which were struck."""
+    return {event.attempt for kind in ("restored", "fault_fired") for event in leg.events(kind)}
 
 
 def no_life(leg: LegView) -> LegView:

@@ -15,7 +15,6 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -25,6 +24,7 @@ from typing import Any
 from takeback import clock, faults
 from takeback.faults import Surroundings, Victim
 from takeback.launchers import process, rank
+from takeback.launchers.deadline import Deadline
 from takeback.launchers.injector import Injector, armed
 from takeback.launchers.recorder import Recorder
 
@@ -158,10 +158,9 @@ class Watch:
         self, seconds: float, notice: float | None, ranks: dict[int, int], injector: Injector, recorder: Recorder
     ) -> None:
         self.ranks, self.injector, self.recorder = ranks, injector, recorder
-        self.seconds, self.notice = seconds, notice
         self.alive = {number: Victim(number, pid, os.pidfd_open(pid), number) for number, pid in ranks.items()}
         self.ended_by_us: set[int] = set()
-        self.deadline = time.monotonic() + min(self.seconds, clock.left())
+        self.deadline = Deadline(seconds, notice)
 
     def until_all_have_ended(self, bound: Sequence[int]) -> None:
         with process.told_of_children() as told:
@@ -172,10 +171,10 @@ class Watch:
         for descriptor in (told, *(victim.descriptor for victim in self.alive.values()), *bound):
             poll.register(descriptor, select.POLLIN)
         while self.alive:
-            left = self.deadline - time.monotonic()
+            left = self.deadline.left(self.injector.last_strike)
             if not self.ended_by_us and (left <= 0 or self.only_the_stopped_are_left()):
                 self.end_the_rest(hung=left <= 0)
-            wait = SETTLE if self.ended_by_us else max(left, 0)
+            wait = SETTLE if self.ended_by_us else left
             if self.injector.wait is not None:
                 wait = min(wait, self.injector.wait)
             ready = {descriptor for descriptor, _ in poll.poll(1000 * wait)}
@@ -188,10 +187,6 @@ class Watch:
                     poll.unregister(victim.descriptor)
                     self.reap(number)
             self.injector.look(self.alive)
-            if self.notice is not None and self.injector.last_strike is not None:
-                until = self.injector.last_strike + self.notice
-                if until < self.deadline:
-                    self.deadline, self.seconds = until, self.notice
 
     def reap(self, number: int) -> None:
         _, status = os.waitpid(self.ranks[number], 0)
@@ -202,7 +197,7 @@ class Watch:
         how = {"of_rank": number, "of_pid": self.ranks[number], "status": code, "signal": number_of_signal, "by": by}
         self.recorder("exited", attempt=ATTEMPT, **how)
         if code != 0:  # the others now either see it or wait for ever
-            self.deadline = min(self.deadline, time.monotonic() + SETTLE)
+            self.deadline.within(SETTLE)
 
     def only_the_stopped_are_left(self) -> bool:
         """Whether nobody is left but victims that a fault has stopped for good: nothing can happen any more."""
@@ -215,7 +210,9 @@ class Watch:
         if clock.left() <= 0:
             self.recorder("not_run", attempt=ATTEMPT, reason=clock.REASON)
         elif hung:
-            self.recorder("hang_detected", attempt=ATTEMPT, seconds=self.seconds, ranks=left, after_exit=after_exit)
+            self.recorder(
+                "hang_detected", attempt=ATTEMPT, seconds=self.deadline.seconds, ranks=left, after_exit=after_exit
+            )
         for number in left:
             self.ended_by_us.add(number)
             self.alive[number].send(signal.SIGKILL)

@@ -26,6 +26,7 @@ from takeback import clock
 from takeback.faults import Surroundings, Victim
 from takeback.launchers import agent_log, agents, process, rank
 from takeback.launchers.agents import Process
+from takeback.launchers.deadline import Deadline
 from takeback.launchers.elastic import ElasticInjector
 from takeback.launchers.injector import armed
 from takeback.launchers.local import LOOPBACK, command, surroundings
@@ -141,8 +142,7 @@ class Group:
         self.processes: dict[int, Process] = {}
         faults = spec["faults"]
         self.injector = ElasticInjector(faults, folder, nodes, around, recorder, self.processes, self.arrive)
-        self.seconds = spec["deadline"]
-        self.deadline = time.monotonic() + min(self.seconds, clock.left())
+        self.deadline = Deadline(spec["deadline"], spec.get("notice"))
 
     def output(self, node: int) -> Path:
         return self.folder / "stdout" / f"node-{node}.txt"
@@ -152,7 +152,7 @@ class Group:
         for node in reversed(range(self.nodes)):
             self.start_agent(node)
             while node == 1 and not all(READY in self.told(one) for one in range(1, self.nodes)):
-                if time.monotonic() > self.deadline or any(not process.is_there(agent.pid) for agent in self.agents):
+                if self.left() <= 0 or any(not process.is_there(agent.pid) for agent in self.agents):
                     break  # the watch will say so
                 time.sleep(0.05)
 
@@ -215,11 +215,7 @@ class Group:
                 self.end_the_rest()
 
     def left(self) -> float:
-        """Seconds until the deadline; after a strike it may be ``notice`` seconds from there."""
-        notice, struck = self.spec.get("notice"), self.injector.last_strike
-        if notice is not None and struck is not None and struck + notice < self.deadline:
-            self.deadline, self.seconds = struck + notice, notice
-        return max(0.0, self.deadline - time.monotonic())
+        return self.deadline.left(self.injector.last_strike)
 
     def look_for_workers(self) -> None:
         for agent in self.agents:
@@ -235,7 +231,7 @@ class Group:
             self.recorder("not_run", reason=clock.REASON)
         else:
             after = len(left) < len(self.processes)
-            self.recorder("hang_detected", seconds=self.seconds, ranks=ranks, agents=nodes, after_exit=after)
+            self.recorder("hang_detected", seconds=self.deadline.seconds, ranks=ranks, agents=nodes, after_exit=after)
         agents.end(left)
 
     def record(self) -> None:
