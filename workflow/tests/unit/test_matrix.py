@@ -80,7 +80,8 @@ def test_the_id_of_a_leg_changes_with_anything_that_determines_it():
             {"launcher": "other"},
         )
     ]
-    assert len({leg.id, *(other.id for other in others)}) == 1 + len(others)
+    digests = {each.id.rpartition("-")[2] for each in (leg, *others)}  # the readable part of an id says less
+    assert len(digests) == 1 + len(others)
 
 
 def test_the_backends_own_sum_at_another_world_is_compared_with_a_handover():
