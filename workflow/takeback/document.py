@@ -1,4 +1,4 @@
-"""The YAML of an experiment as it stands: read, and valid by its schema. Any mistake is one line."""
+"""A user's YAML as it stands: read, and valid by its schema. Any mistake is one line."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _NoDuplicates(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The YAML document, valid by the schema."""
+def read(path: Path, kind: str = "experiment") -> dict[str, Any]:
+    """The YAML document, valid by the schema of its ``kind``."""
     try:
         document = yaml.load(path.read_text(encoding="utf-8"), _NoDuplicates)
     except OSError as error:
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ExperimentError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
     except ExperimentError as error:
         raise ExperimentError(f"{path}: {error}") from None
-    errors = jsonschema.Draft202012Validator(schema("experiment")).iter_errors(document)
+    errors = jsonschema.Draft202012Validator(schema(kind)).iter_errors(document)
     error = jsonschema.exceptions.best_match(errors)
     if error is not None:
         raise ExperimentError(f"{path}: {explain(error)}")
