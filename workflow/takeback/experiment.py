@@ -18,7 +18,7 @@ from takeback.document import read, schema
 from takeback.errors import ExperimentError
 from takeback.leg import Leg, digest
 from takeback.matrix import Cell, Expectation
-from takeback.meaning import REFERENCE, check, check_meaning, modules, trainer_of, usual_settings
+from takeback.meaning import REFERENCE, check, check_meaning, modules, starts_every_leg, trainer_of, usual_settings
 
 ROOT = Path(__file__).parents[2]
 #: Names that are taken: those of the rules, and of the folders that all experiments share.
@@ -117,8 +117,9 @@ def expand(name: str, document: Mapping[str, Any], root: Path) -> Experiment:
             if not control and any(matrix.matches(axes, out) for out in document.get("exclude", [])):
                 continue
             check_meaning(key, axes, trainer)
+            every_leg = starts_every_leg(axes["launcher"])
             more = {"usual": usual, "neutral": neutral, "expect": expect, "control": control, **seconds}
-            cells.append(matrix.cell_of(axes, trainer=trainer, **more))
+            cells.append(matrix.cell_of(axes, trainer=trainer, every_leg=every_leg, **more))
         return len(cells) - before
 
     add("matrix", base, None)

@@ -190,6 +190,7 @@ def cell_of(
     control: str | None,
     deadline: float,
     notice: float | None = None,
+    every_leg: bool = False,
 ) -> Cell:
     """The legs of one point: reference and its twin, the killed run, the resumed run.
 
@@ -198,6 +199,7 @@ def cell_of(
             None for a trainer whose settings nobody here knows the meaning of.
         neutral: its settings that must not change a bit of an undisturbed run: where an axis names one, the reference
             leaves it as it is in all other cells. So cells share it, and a setting that does change a bit shows.
+        every_leg: whether all legs are started by the launcher of the one that is killed; else the others are by local.
     """
     given = trainer["settings"]
     settings = given | unusual(axes, "trainer", {**(usual or {}), **given})
@@ -206,10 +208,10 @@ def cell_of(
     def leg(world: int, settings: dict[str, Any], seconds: float = deadline, **more: Any) -> Leg:
         return Leg({**trainer, "settings": settings}, axes["backend"], world, deadline=seconds, **more)
 
-    first = {"hardware": USUAL_HARDWARE | (axes["hardware"] or {})}
-    other = {"hardware": first["hardware"] | (axes["resume_hardware"] or {})}
-    struck = {"faults": planned(axes, axes), "notice": notice, "launcher": axes["launcher"]}
-    lives = [leg(axes["world"], settings, **struck, **first)]
+    launcher = {"launcher": axes["launcher"]}
+    first = {"hardware": USUAL_HARDWARE | (axes["hardware"] or {}), **(launcher if every_leg else {})}
+    other = first | {"hardware": first["hardware"] | (axes["resume_hardware"] or {})}
+    lives = [leg(axes["world"], settings, faults=planned(axes, axes), notice=notice, **first | launcher)]
     for life in axes["then"] or []:
         world = life.get("world", lives[-1].world)
         lives.append(leg(world, resumes, faults=planned(life, axes), parent=lives[-1], notice=notice, **other))

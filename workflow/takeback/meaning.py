@@ -209,6 +209,7 @@ def check_victims(key: str, fault: Mapping[str, Any], launcher: Any, world: int)
         raise ExperimentError(f"{key}.fault.{kind}: {max(given)} is no {what}; {allowed}")
     if only != given:
         raise ExperimentError(f"{key}.fault.ranks: {fault['kind']} strikes {only} ranks")
+    check(key, "fault", fault["kind"], does.get("FAULTS", [fault["kind"]]))
     if (needs := constants("faults", fault["kind"]).get("NEEDS")) and needs not in does.get("VICTIMS", []):
         raise ExperimentError(f"{key}.fault: {fault['kind']} needs a launcher with {needs}; {name} has none")
     if fault["attempt"] and not does.get("RESTARTS"):
@@ -230,10 +231,17 @@ def check_launcher(key: str, axes: Mapping[str, Any], settings: Mapping[str, Any
     if axes["then"]:
         raise ExperimentError(f"{key}.then: further lives are of the launcher {LOCAL}; give the faults an attempt each")
     each = {**does["PARAMETERS"], **given.get("with", {})}["nproc"]
+    if each < min(1, does["PARAMETERS"]["nproc"]):
+        raise ExperimentError(f"{key}.launcher.with.nproc: {each} ranks a node are none; at least 1")
     if each and world % each:
         raise ExperimentError(f"{key}.launcher.with.nproc: {each} ranks a node can't be {world} ranks")
     if axes["resume_by"] == "launcher" and world != axes["resume_world"] and settings.get("reduction") == "allreduce":
         raise ExperimentError(f"{key}.resume_by: the handover control is a leg's; use reduction: fixed-order")
+
+
+def starts_every_leg(launcher: Any) -> bool:
+    """Whether a launcher is for all legs of a cell, and not for the one alone that it may have to start again."""
+    return constants("launchers", launcher_of(launcher)).get("EVERY_LEG", False)
 
 
 def check_parameters(key: str, what: Mapping[str, Any], package: str = "faults") -> None:

@@ -55,13 +55,18 @@ class Hosts(Surroundings):
     def cut(self, injection: Injection) -> None:
         """Take the links of the victims down, on the side of the bridge; what is seen of it goes into the receipt."""
         ranks = sorted({victim.node for victim in injection.victims})
-        injection.seen["answered_before"] = all(self.answers(rank) for rank in ranks)
-        ip(*(f"link set {link(rank)} down" for rank in ranks))
-        injection.seen["link"] = "/".join(sorted({self.state(rank) for rank in ranks}))
+        injection.seen["answered_before"] = all(answers(address(rank)) for rank in ranks)
+        self.put(ranks, "down")
+        injection.seen["link"] = "/".join(sorted({state(link(rank)) for rank in ranks}))
+
+    @staticmethod
+    def put(ranks: list[int], how: str) -> None:
+        """Set the links of these ``up`` or ``down``."""
+        ip(*(f"link set {link(rank)} {how}" for rank in ranks))
 
     def ask(self, injection: Injection) -> None:
         """Send a packet to every victim; whether any of them answers goes into the receipt."""
-        injection.seen["answers"] = any(self.answers(victim.node) for victim in injection.victims)
+        injection.seen["answers"] = any(answers(address(victim.node)) for victim in injection.victims)
 
     def delay(self, injection: Injection, milliseconds: float) -> None:
         """Make all that leaves the victims late; their queues, and the way of a packet, go into the receipt."""
@@ -80,21 +85,7 @@ class Hosts(Surroundings):
     def way(self, rank: int) -> float:
         """Seconds of a packet to a host and of its answer."""
         began = time.monotonic()
-        return time.monotonic() - began if self.answers(rank) else 0.0
-
-    def state(self, rank: int) -> str:
-        """``up`` or ``down``: the link of a host, as the kernel tells it."""
-        return json.loads(run("ip", "-json", "link", "show", link(rank)))[0]["operstate"].lower()
-
-    def answers(self, rank: int) -> bool:
-        """Whether a packet to a host is answered: by a refusal, since nobody listens on the port."""
-        try:
-            socket.create_connection((address(rank), DISCARD), PATIENCE).close()
-        except ConnectionRefusedError:
-            return True
-        except OSError:
-            return False
-        return True
+        return time.monotonic() - began if answers(address(rank)) else 0.0
 
 
 @contextlib.contextmanager
@@ -148,6 +139,22 @@ def _tried(*words: str) -> str | None:
     except OSError as error:
         return f"{' '.join(words)}: {error}"
     return None
+
+
+def state(interface: str) -> str:
+    """``up``, ``down``, ``lowerlayerdown``: a link here, as the kernel tells it (operstate, RFC 2863)."""
+    return json.loads(run("ip", "-json", "link", "show", interface))[0]["operstate"].lower()
+
+
+def answers(host: str) -> bool:
+    """Whether a packet to an address is answered: by a refusal, since nobody listens on the port."""
+    try:
+        socket.create_connection((host, DISCARD), PATIENCE).close()
+    except ConnectionRefusedError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def address(rank: int | None = None) -> str:

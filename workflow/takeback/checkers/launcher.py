@@ -54,7 +54,7 @@ def _contract(leg: LegView) -> str:
     if any(attempts.restarts_of(launched) > allowed for launched in groups.values()):
         return f"the launcher started the ranks again more often than max_restarts, {allowed}"
     workers = [event.detail for launched in groups.values() for event in launched]
-    if len({worker["of_pid"] for worker in workers}) < len(workers):
+    if len({(worker["of_agent"], worker["of_pid"]) for worker in workers}) < len(workers):
         return "a process was a rank of two attempts"
     if len({tuple(worker["command"]) for worker in workers}) > 1:
         return "ranks were started with different arguments"

@@ -13,6 +13,10 @@ A launcher is a module with
 ``VICTIMS: list[str]``, if it has more than ``ranks`` that a fault can strike
     Such as ``agents``, its own processes, and ``nodes``, which are agents with their ranks. ``nproc`` among its
     parameters says how many ranks a node has.
+``EVERY_LEG: bool``, if true
+    It says where ranks run, so that reference, twin and resumed run are started by it too; else by ``local``.
+``FAULTS: list[str]``, if it can't have all of them
+    Those that it can.
 """
 
 from __future__ import annotations

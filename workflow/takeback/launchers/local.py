@@ -70,11 +70,22 @@ def surroundings(spec: dict[str, Any], folder: Path, stack: ExitStack) -> dict[s
 
 
 def start_ranks(
-    spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, around: dict[str, Surroundings], port: int
+    spec: dict[str, Any],
+    folder: Path,
+    root: Path,
+    recorder: Recorder,
+    around: dict[str, Surroundings],
+    port: int,
+    told: dict[int, dict[str, Any]] | None = None,
 ) -> dict[int, int]:
-    """Fork all ranks, which meet at the store on ``port``; returns the pid of each."""
+    """Fork all ranks, which meet at the store on ``port``; returns the pid of each.
+
+    Args:
+        told: if only some are to be started here, these, and what more is told of each.
+    """
     ranks, gate = {}, os.pipe()
-    for number in range(spec["world"]):
+    told = {number: {} for number in range(spec["world"])} if told is None else told
+    for number, more in told.items():
         environment = variables(spec, number, port, folder)
         for surrounding in around.values():
             environment |= surrounding.variables(number)
@@ -84,7 +95,7 @@ def start_ranks(
         afresh = spec["repeat"] > 0 and number == 0
         ranks[number] = rank.start(command(spec, folder), environment, folder, root, output, afresh, enter)
         host = environment.get("TAKEBACK_HOST", LOOPBACK)
-        recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number], host=host)
+        recorder("launched", attempt=ATTEMPT, of_rank=number, of_pid=ranks[number], host=host, **more)
     for end in gate:
         os.close(end)
     return ranks
@@ -119,7 +130,11 @@ def host_store() -> Any:
 
 def command(spec: dict[str, Any], folder: Path) -> list[str]:
     """The words that start one rank, with settings appended as ``--name value``."""
-    fill = {"checkpoints": str(folder / "checkpoints"), "backend": spec["backend"], "world": str(spec["world"])}
+    fill = {
+        "checkpoints": str((folder / "checkpoints").resolve()),
+        "backend": spec["backend"],
+        "world": str(spec["world"]),
+    }
     words = [filled(word, fill) for word in spec["trainer"]["command"]]
     for name, value in spec["trainer"]["settings"].items():
         words += [f"--{name}", str(value)]
@@ -180,13 +195,17 @@ class Watch:
             ready = {descriptor for descriptor, _ in poll.poll(1000 * wait)}
             if told in ready:
                 os.read(told, 512)
-            if ready & set(bound):
-                sys.exit("takeback: whoever asked for this run is gone")
+            self.heed(ready & set(bound))
             for number, victim in list(self.alive.items()):
                 if victim.descriptor in ready:
                     poll.unregister(victim.descriptor)
                     self.reap(number)
             self.injector.look(self.alive)
+
+    def heed(self, ready: set[int]) -> None:
+        """What came from whoever asked for this run: nothing can, but for its end."""
+        if ready:
+            sys.exit("takeback: whoever asked for this run is gone")
 
     def reap(self, number: int) -> None:
         _, status = os.waitpid(self.ranks[number], 0)

@@ -10,12 +10,12 @@ from typing import Any
 
 
 class Recorder:
-    """Appends one line of JSON a record to ``records/supervisor.jsonl``, unbuffered."""
+    """Appends one line of JSON a record to ``supervisor.jsonl``, or a file of another name, unbuffered."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "supervisor") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._file = os.open(folder / "supervisor.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._file = os.open(folder / f"{name}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def __call__(self, kind: str, **fields: Any) -> None:
         line = {"kind": kind, "pid": os.getpid(), "mono": time.monotonic(), "wall": time.time(), **fields}

@@ -166,6 +166,13 @@ def test_a_launcher_that_breaks_its_contract_is_seen(where, detail, says):
     assert says in row["diagnosis"]
 
 
+def test_processes_of_two_hosts_may_have_the_same_number():
+    scene = Elastic()
+    scene.change(lambda e: e.kind == "launched" and e.attempt == 1, detail={"of_agent": 1, "of_pid": 1000})
+    scene.change(lambda e: e.kind == "launched" and '"of_rank": 1' in e.detail, detail={"of_pid": 1001})
+    assert "two attempts" not in scene.judge()["diagnosis"]
+
+
 def test_a_rank_that_outlives_its_group_is_seen():
     scene = Elastic()
     scene.change(lambda e: e.kind == "exited" and e.attempt == 0, monotonic=301.0)

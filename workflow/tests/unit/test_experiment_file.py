@@ -49,8 +49,8 @@ def test_a_good_file_is_expanded(tmp_path):
 
 TORCHRUN = {"kind": "torchrun", "with": {"nproc": 1}}
 MISTAKES = {
-    "launcher": (("matrix", "launcher"), "slurm", ["launcher", "slurm", "local, torchrun"]),
-    "launcher's helper": (("matrix", "launcher"), "injector", ["launcher", "injector", "local, torchrun"]),
+    "launcher": (("matrix", "launcher"), "slurm", ["launcher", "slurm", "hosts, local, torchrun"]),
+    "launcher's helper": (("matrix", "launcher"), "injector", ["launcher", "injector", "hosts, local, torchrun"]),
     "launcher's parameter": (
         ("matrix", "launcher"),
         {"kind": "torchrun", "with": {"restarts": 1}},
@@ -59,6 +59,17 @@ MISTAKES = {
     "launcher's choice": (("matrix", "launcher"), {"kind": "torchrun", "with": {"rdzv": "etcd"}}, ["rdzv", "static"]),
     "who can't restart": (("matrix", "resume_by"), "launcher", ["resume_by", "launcher", "leg"]),
     "ranks a node": (("matrix", "launcher"), {"kind": "torchrun", "with": {"nproc": 3}}, ["nproc", "3", "1 ranks"]),
+    "a fault that hosts can't have": (
+        ("matrix",),
+        {"world": 1, "kill_step": 2, "launcher": "hosts", "fault": "oom"},
+        ["fault", "oom", "sigkill, sigterm"],
+    ),
+    "no rank on a host": (("matrix", "launcher"), {"kind": "hosts", "with": {"nproc": 0}}, ["nproc", "at least 1"]),
+    "an option in place of a variable": (
+        ("matrix", "launcher"),
+        {"kind": "hosts", "environment": {"-S touch": "x"}},
+        ["launcher"],
+    ),
     "attempt": (("matrix", "fault"), {"kind": "sigkill", "attempt": 1}, ["attempt", "local never", "allowed: 0"]),
     "nodes": (("matrix", "fault"), {"kind": "sigkill", "nodes": [0]}, ["nodes", "local has none"]),
     "a fault of nodes": (("matrix", "fault"), "node_arrives", ["node_arrives needs", "nodes", "local"]),

@@ -267,3 +267,11 @@ def one_cell(folder, program, more=(), /, **axes):
     }
     (folder / "one.yaml").write_text(yaml.safe_dump(document))
     return experiment.load(folder / "one.yaml").cells[0]
+
+
+def test_where_ranks_run_on_other_hosts_all_runs_of_a_cell_do():
+    found = experiment.load(experiment.ROOT / "experiments/hosts.yaml")
+    for cell in found.cells:
+        assert {leg.launcher["kind"] for leg in cell.legs} == {"hosts"}
+    elastic = experiment.load(experiment.ROOT / "experiments/elastic_restart.yaml")
+    assert {cell.reference.launcher for cell in elastic.cells} == {"local"}

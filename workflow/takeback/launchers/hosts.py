@@ -1,0 +1,300 @@
+"""Ranks on several hosts: one command a host, over ssh or whatever runs commands there.
+
+On each host a supervisor of its own forks the ranks and strikes them (:mod:`takeback.launchers.on_host`); this one says
+when, and writes down what they send (:mod:`takeback.launchers.wire`). The first host has the store of the rendezvous.
+Which hosts these are, the file says that ``TAKEBACK_HOSTS`` names (:mod:`takeback.launchers.place`); without it they
+are throw-away ones on this machine (:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher:
+hosts are a place where ranks run.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from takeback import clock, network
+from takeback.launchers import local, place, process, sshd, wire
+from takeback.launchers.host import Host
+from takeback.launchers.injector import Injector
+from takeback.launchers.on_host import NETWORK, clock_of_machine, same
+from takeback.launchers.place import Place
+from takeback.launchers.recorder import Recorder
+from takeback.leg import victims_of
+
+#: Ranks a host; the last one may have fewer.
+PARAMETERS = {"nproc": 1}
+VICTIMS = ["ranks"]
+EVERY_LEG = True
+#: What a host can do to its own ranks, to the link of a throw-away host, and to files when all is over.
+FAULTS = ["sigkill", "sigterm", "sigstop", "pause", "exit", "exception", "segfault", "corrupt", "network_cut",
+          "host_gone"]  # fmt: skip
+START = 60.0  # s for a host to answer
+SILENCE = 60.0  # s without a word from us after which a host ends its ranks
+BEAT = 1.0  # s between two words to each host
+PATIENCE = 60.0  # s beyond the deadline, at which each host ends its ranks, until a host counts as lost
+MODULE = "takeback.launchers.on_host"
+
+
+class NotRun(Exception):
+    """The hosts can't be had; the message is the reason."""
+
+
+def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int] = ()) -> None:
+    """Run one leg, in a process of its own: when either is killed, the other ends all that is on this machine.
+
+    What is on others ends by itself when its connection does.
+
+    Raises:
+        ExperimentError: the file of the hosts has a mistake.
+        SystemExit: whoever asked for the run is gone, or the supervisor was killed.
+    """
+    there = place.named()
+    with tempfile.TemporaryDirectory(prefix="takeback-ssh-", ignore_cleanup_errors=True) as keys:
+        process.guarded(partial(run, spec, folder, root, recorder, there, Path(keys)), bound)
+
+
+def run(
+    spec: dict[str, Any],
+    folder: Path,
+    root: Path,
+    recorder: Recorder,
+    there: Place | None,
+    keys: Path,
+    bound: Sequence[int],
+) -> None:
+    """Start the hosts, watch until all have sent all, and record what became of them."""
+    each = {**PARAMETERS, **spec["launcher"].get("with", {})}["nproc"]
+    shares = [list(range(first, min(first + each, spec["world"]))) for first in range(0, spec["world"], each)]
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, keys, ignore_errors=True)
+        try:
+            links = None
+            if there is None:
+                there, links = throw_away(len(shares), keys, stack)
+            if len(there.hosts) < len(shares):
+                raise NotRun(f"{len(shares)} hosts are needed, {os.environ[place.VARIABLE]} names {len(there.hosts)}")
+            if links is None and any(fault["kind"] in NETWORK for fault in spec["faults"]):
+                raise NotRun("the links of these hosts are not ours to cut; throw-away hosts are")
+            stack.callback(process.end_descendants)  # before their hosts
+            group = stack.enter_context(Group(spec, folder, recorder, there, links, bound))
+            group.start(shares, root)
+        except NotRun as reason:
+            recorder("not_run", attempt=local.ATTEMPT, reason=str(reason))
+            return
+        group.watch()
+        for host in group.hosts:
+            host.end(folder, recorder)
+    at_end = [fault for fault in spec["faults"] if fault["point"] == "end"]
+    Injector(at_end, folder, spec["world"], {}, recorder, local.ATTEMPT).finish()
+
+
+def throw_away(count: int, keys: Path, stack: ExitStack) -> tuple[Place, network.Hosts]:
+    """Hosts of this machine, taken away with the stack."""
+    if reason := sshd.unavailable():
+        raise NotRun(f"no hosts: {place.VARIABLE} names none, and throw-away ones can't be had: {reason}")
+    try:
+        return stack.enter_context(sshd.hosts(count, keys))
+    except OSError as error:
+        raise NotRun(f"throw-away hosts did not come up: {error}") from error
+
+
+class Group:
+    """All hosts of one leg."""
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        folder: Path,
+        recorder: Recorder,
+        there: Place,
+        links: network.Hosts | None,
+        bound: Sequence[int],
+    ) -> None:
+        self.spec, self.folder, self.recorder, self.place, self.links = spec, folder, recorder, there, links
+        self.bound = bound
+        self.hosts: list[Host] = []
+        self.struck: set[str] = set()
+        self.beat = self.cut_until = 0.0  # s of the monotonic clock
+
+    def __enter__(self) -> Group:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        """Whatever has happened: hosts end what they have when nobody speaks to them any more."""
+        for host in self.hosts:
+            host.close()
+
+    def start(self, shares: list[list[int]], root: Path) -> None:
+        """From the first word to the start of all ranks.
+
+        Raises:
+            NotRun: a host can't be reached, or is not as it must be.
+        """
+        environment = self.spec["launcher"].get("environment", {})
+        for node, ranks in enumerate(shares):
+            words = self.place.words(node, MODULE, environment)
+            errors = self.folder / "stdout" / f"host-{node}.txt"
+            try:
+                host = Host(node, self.place.hosts[node], ranks, words, errors)
+            except OSError as error:
+                raise NotRun(f"{words[0]} can't be run: {error.strerror}") from error
+            self.hosts.append(host)
+            host.tell(request={**self.request(root), "node": node, "ranks": ranks})
+        self.await_all("hello", START)
+        for host in self.hosts:
+            self.look_at(host)
+            self.set_clock(host)
+        self.await_all("ready", self.spec["deadline"])
+        first = self.hosts[0].told["ready"]
+        for host in self.hosts:
+            host.alive = set(host.ranks)
+            host.tell(start={**first, "link": network.address()})
+
+    def request(self, root: Path) -> dict[str, Any]:
+        """What a host is to do."""
+        there = self.place.folder if root == Path(Place.folder) else str(root)
+        return {
+            "spec": self.spec,
+            "leg": (self.folder / "leg.json").read_text(),
+            "folder": str(self.folder),
+            "root": there,
+            "shared": self.place.shared,
+            "until": os.environ.get(clock.VARIABLE),
+            "silence": SILENCE,
+        }
+
+    def look_at(self, host: Host) -> None:
+        hello, own = host.told["hello"], same()
+        there = hello["same"]
+        other = [f"{name}: {there.get(name)}, here {own[name]}" for name in own if there.get(name) != own[name]]
+        if other:
+            raise NotRun(f"host {host.name} is not like this machine: {'; '.join(other)}")
+        if not hello["sees"]:
+            raise NotRun(f"host {host.name} does not see {self.folder}: checkpoints need a folder that all hosts share")
+        self.recorder("agent_launched", attempt=local.ATTEMPT, of_agent=host.node, of_pid=hello["pid"], name=host.name)
+
+    def set_clock(self, host: Host) -> None:
+        """How far our monotonic clock is ahead of a host's: to half of the time that a word and its answer take."""
+        asked = time.monotonic()
+        host.tell(clock=True)
+        self.hear_until(lambda: "clock" in host.told or host.over, START)
+        if host.told["hello"]["clock"] != clock_of_machine() and "clock" in host.told:
+            host.offset = (asked + time.monotonic()) / 2 - host.told["clock"]
+
+    def await_all(self, word: str, seconds: float) -> None:
+        """Wait until each host has said a word."""
+        self.hear_until(lambda: any(h.over for h in self.hosts) or all(word in h.told for h in self.hosts), seconds)
+        for host in self.hosts:
+            if host.over:
+                raise NotRun(f"host {host.name}: {host.why()}")
+            if word not in host.told:
+                raise NotRun(f"host {host.name} did not answer in {seconds:.0f} s")
+
+    def hear_until(self, done: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not done() and (left := deadline - time.monotonic()) > 0:
+            self.hear(left)
+
+    def hear(self, seconds: float) -> None:
+        """Take what comes within so many seconds, or a beat; each host hears from us once a beat."""
+        if time.monotonic() >= self.beat:
+            self.beat = time.monotonic() + BEAT
+            for host in self.hosts:
+                if not host.over:
+                    host.tell(beat=True)
+        poll = select.poll()
+        open_hosts = {host.lines.descriptor: host for host in self.hosts if not host.over}
+        for descriptor in (*open_hosts, *self.bound):
+            poll.register(descriptor, select.POLLIN)
+        for descriptor, _ in poll.poll(1000 * min(seconds, BEAT)):
+            if descriptor in self.bound:
+                sys.exit("takeback: whoever asked for this run is gone")
+            self.take(open_hosts[descriptor])
+
+    def take(self, host: Host) -> None:
+        """What has come from one host."""
+        try:
+            messages = host.lines.read()
+            for message in messages or ():
+                name, piece = wire.received(message, self.folder) or ("", b"")
+                if name == f"records/host-{host.node}.jsonl":
+                    for record in host.records.whole(piece):
+                        self.answer(host, record)
+                elif not name:
+                    host.told |= message
+        except (ValueError, TypeError, KeyError) as error:
+            raise SystemExit(f"takeback: host {host.name} does not speak as ours do: {error}") from error
+        host.over = host.over or messages is None or "done" in host.told
+
+    def watch(self) -> None:
+        """Until all hosts have sent all; one that is lost is told, and the others have as long as after any failure."""
+        deadline = time.monotonic() + self.spec["deadline"] + PATIENCE
+        while left := [host for host in self.hosts if not host.over]:
+            self.hear(BEAT)
+            for host in [host for host in left if host.over and "done" not in host.told]:
+                self.lose(host, host.why())
+            if time.monotonic() > deadline:
+                for host in left:
+                    self.lose(host, "it did not end in time")
+            self.look_around()
+
+    def lose(self, host: Host, why: str) -> None:
+        host.over = True
+        host.alive.clear()
+        self.recorder("error", attempt=local.ATTEMPT, type="LostHost", text=f"host {host.name}: {why}")
+        self.tell_others(host, within=local.SETTLE)
+
+    def tell_others(self, host: Host, **order: Any) -> None:
+        for other in self.hosts:
+            if other is not host and not other.over:
+                other.tell(**order)
+
+    def answer(self, host: Host, record: dict[str, Any]) -> None:
+        """Do what a record of a host asks for."""
+        match record["kind"]:
+            case "fault_due":
+                self.strike(record["fault"])
+            case "fault_armed" if self.links is not None and record["action"] in NETWORK:
+                host.cut, self.cut_until = True, time.monotonic() + (self.spec.get("notice") or local.SETTLE)
+                self.links.put([host.node], "down")
+                self.tell_others(host, struck=True)  # it can't tell itself
+            case "fault_fired":
+                self.tell_others(host, struck=True)
+            case "exited":
+                host.alive.discard(record["of_rank"])
+                if record["status"] != 0:
+                    self.tell_others(host, within=local.SETTLE)
+            case "idle":
+                host.idle = True
+
+    def strike(self, name: str) -> None:
+        """Let all hosts strike a fault's victims, once."""
+        if name not in self.struck:
+            self.struck.add(name)
+            fault = next(fault for fault in self.spec["faults"] if fault["id"] == name)
+            victims = set(victims_of(fault, self.spec["world"]))
+            for host in self.hosts:
+                if victims & set(host.ranks):
+                    host.tell(strike=name)
+
+    def look_around(self) -> None:
+        """What no host sees by itself: that nothing can happen any more, on any of them."""
+        living = [host for host in self.hosts if host.alive]
+        if living and all(host.idle for host in living):
+            for host in living:
+                host.tell(alone=True)
+        cut, others = ([host for host in self.hosts if host.cut is way] for way in (True, False))
+        # What a host that was cut off has to tell comes over its link. Where all are, nobody is left to wait for.
+        if cut and (not any(host.alive for host in others) if others else time.monotonic() > self.cut_until):
+            for host in cut:
+                host.cut = False
+            self.links.put([host.node for host in cut], "up")

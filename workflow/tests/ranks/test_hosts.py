@@ -1,0 +1,280 @@
+"""Ranks on several hosts, for real: namespaces with an sshd each, struck, cut off, not to be reached, and none left."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import psutil
+import pytest
+from away import running_hosts
+from launch import command_of, events, fault, losses, run, script, wait_for
+from takeback import leftovers, pool_client
+from takeback.experiment import REFERENCE
+from takeback.launchers import on_host, place, sshd
+from takeback.leg import Leg
+
+pytestmark = pytest.mark.skipif(sshd.unavailable() is not None, reason=f"needs root and sshd: {sshd.unavailable()}")
+
+HOSTS = {"kind": "hosts", "with": {"nproc": 1}}
+STRANGE = "$(touch struck); `touch struck` '\" \\ {host}\n; touch struck"
+# Ranks that need no torch, and not one another.
+STEPS = """
+import os
+from takeback import probe
+probe.restored(0)
+for step in range(1, 7):
+    probe.step(step, 1.0 / step, samples=[step])
+print("done", flush=True)
+probe.record("note", text={name: os.environ.get(name) for name in ("MASTER_ADDR", "LOCAL_RANK", "STRANGE")})
+probe.finished(6)
+"""
+SLEEPS = "import time\nfrom takeback import probe\nprobe.restored(0)\ntime.sleep(600)\n"
+
+
+@pytest.fixture(autouse=True)
+def warm(request, pool, monkeypatch):
+    if "cold" not in request.keywords:
+        monkeypatch.setenv(pool_client.VARIABLE, pool)
+
+
+@pytest.fixture(scope="module")
+def away(tmp_path_factory):
+    """Two hosts, which don't see the second folder."""
+    hidden = tmp_path_factory.mktemp("hidden")
+    with running_hosts(2, hidden) as hosts:
+        hosts.hidden = hidden
+        yield hosts
+
+
+def run_away(away, leg, runs, file, timeout=120):
+    environment = {**os.environ, place.VARIABLE: str(file)}
+    words = [*away.inside, *command_of(leg, runs)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
+
+
+def why_not(leg, runs):
+    return events(leg, runs, "not_run").reason.item()
+
+
+@pytest.fixture(scope="module")
+def struck(tmp_path_factory, pool):
+    """Rank 1 of 3, on hosts with two ranks each, is killed when it has reported step 3."""
+    folder = tmp_path_factory.mktemp("struck")
+    launcher = {"kind": "hosts", "with": {"nproc": 2}, "environment": {"STRANGE": STRANGE}}
+    leg = script(folder, STEPS, 3, faults=(fault(3, [2]),), launcher=launcher, deadline=60.0)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(pool_client.VARIABLE, pool)
+        finished = run(leg, folder)
+    assert finished.returncode == 0, finished.stderr
+    return leg, folder
+
+
+def test_ranks_start_on_every_host_and_meet_at_the_address_of_the_first(struck):
+    launched = events(*struck, "launched").sort_values("of_rank")
+    assert launched.host.tolist() == ["10.77.0.11", "10.77.0.11", "10.77.0.12"]
+    assert launched.of_agent.tolist() == [0, 0, 1]
+    assert events(*struck, "agent_launched").name.tolist() == ["10.77.0.11", "10.77.0.12"]
+    told = dict(zip(events(*struck, "note")["rank"], events(*struck, "note").text, strict=True))
+    assert {rank: (text["MASTER_ADDR"], text["LOCAL_RANK"]) for rank, text in told.items()} == {
+        0: ("10.77.0.11", "0"),
+        1: ("10.77.0.11", "1"),
+    }
+
+
+def test_a_value_of_the_yaml_reaches_the_ranks_as_it_is_and_no_shell(struck):
+    leg, folder = struck
+    assert [text["STRANGE"] for text in events(leg, folder, "note").text] == [STRANGE, STRANGE]
+    assert not list(folder.rglob("struck"))
+    assert not (Path.home() / "struck").exists()
+
+
+def test_a_kill_on_a_named_host_leaves_its_receipt(struck):
+    fired = events(*struck, "fault_fired")
+    assert [victim["rank"] for victim in fired.victims.item()] == [2]
+    exits = events(*struck, "exited").set_index("of_rank")
+    assert (exits.signal[2], exits.by[2]) == (signal.SIGKILL, "fault")
+    assert exits.status[[0, 1]].tolist() == [0, 0]
+    assert losses(*struck).groupby("rank").step.max().to_dict() == {0: 6, 1: 6, 2: 3}
+    assert events(*struck, "agent_exited").status.tolist() == [0, 0]
+
+
+def test_output_of_the_ranks_is_collected(struck):
+    leg, folder = struck
+    assert (folder / leg.id / "stdout" / "rank-1.txt").read_text() == "done\n"
+
+
+def test_nothing_of_the_hosts_is_left(struck):
+    leg, folder = struck
+    names = {path.name for path in (folder / leg.id).iterdir()}
+    assert "hosts" not in names
+    assert not [line for line in leftovers.leftovers() if "takeback-ssh" in line and "sshd" in line]
+
+
+def reference(launcher, **more):
+    settings = {"steps": 6, "samples": 64, "batch": 1, "width": 16, "timeout": 3, **more.pop("settings", {})}
+    return Leg({"command": REFERENCE, "settings": settings}, "gloo", 2, launcher=launcher, **more)
+
+
+def test_the_bits_are_those_of_one_machine(tmp_path):
+    here, there = reference("local"), reference(HOSTS)
+    for leg in (here, there):
+        finished = run(leg, tmp_path)
+        assert finished.returncode == 0, finished.stderr
+    bits = [losses(leg, tmp_path).sort_values(["rank", "step"]).loss_bits.tolist() for leg in (here, there)]
+    assert bits[0] == bits[1]
+    assert len(bits[0]) == 12
+    states = [pd.read_parquet(tmp_path / leg.id / "digests.parquet") for leg in (here, there)]
+    keys = ["rank", "moment", "step", "order"]
+    first, second = (state.sort_values(keys).digest.tolist() for state in states)
+    assert first == second
+
+
+def test_a_host_that_is_gone_tells_nobody_and_its_evidence_is_there(tmp_path):
+    gone = {**fault(4), "kind": "host_gone"}
+    leg = reference(HOSTS, faults=(gone,))
+    finished = run(leg, tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    seen = {}
+    for kind in ("fault_fired", "fault_went_on"):
+        seen |= events(leg, tmp_path, kind).seen.item()
+    assert seen == {"answered_before": True, "link": "down", "answers": False}
+    exits = events(leg, tmp_path, "exited").set_index("of_rank")
+    assert (exits.signal[1], exits.by[1]) == (signal.SIGKILL, "fault")
+    assert exits.by[0] == "itself"
+    errors = events(leg, tmp_path, "error")
+    assert "Timed out" in errors[errors["rank"] == 0].text.item()
+    assert losses(leg, tmp_path).groupby("rank").step.max().to_dict()[1] == 4
+
+
+def test_stopped_ranks_on_all_hosts_are_ended_when_nothing_can_happen_any_more(tmp_path):
+    stopped = {**fault(3, "all"), "kind": "sigstop"}
+    leg = script(tmp_path, STEPS.replace("probe.finished", "time.sleep(600)").replace("import os", "import os, time"),
+                 faults=(stopped,), launcher=HOSTS, deadline=100.0)  # fmt: skip
+    began = time.monotonic()
+    assert run(leg, tmp_path).returncode == 0
+    assert time.monotonic() - began < 60
+    assert sorted(events(leg, tmp_path, "exited").by) == ["supervisor", "supervisor"]
+    victims = [victim["rank"] for victims in events(leg, tmp_path, "fault_fired").victims for victim in victims]
+    assert sorted(victims) == [0, 1]
+
+
+@pytest.mark.cold
+def test_a_host_that_cannot_be_reached_is_a_reason_not_to_run_and_no_error(away, tmp_path):
+    leg = script(tmp_path, STEPS, launcher=HOSTS)
+    file = away.file(tmp_path / "hosts.yaml", hosts=["10.77.0.11", "10.77.0.99"])
+    began = time.monotonic()
+    assert run_away(away, leg, tmp_path, file).returncode == 0
+    assert time.monotonic() - began < 40
+    assert why_not(leg, tmp_path).startswith("host 10.77.0.99: ssh: connect to host 10.77.0.99 port 22: ")
+
+
+@pytest.mark.cold
+def test_a_host_with_another_key_is_not_trusted(away, tmp_path):
+    leg = script(tmp_path, STEPS, launcher=HOSTS)
+    known = Path(away.keys, "known_hosts").read_text().split()
+    known[2], known[6] = known[6], known[2]  # name, kind, key, remark
+    other = tmp_path / "known_hosts"
+    other.write_text(f"{' '.join(known[:4])}\n{' '.join(known[4:])}\n")
+    command = away.place["command"].replace(f"{away.keys}/known_hosts", str(other))
+    assert run_away(away, leg, tmp_path, away.file(tmp_path / "hosts.yaml", command=command)).returncode == 0
+    assert why_not(leg, tmp_path) == "host 10.77.0.11: Host key verification failed."
+    assert events(leg, tmp_path, "launched").empty
+
+
+@pytest.mark.cold
+def test_a_host_with_other_sources_is_a_reason_not_to_run(away, tmp_path):
+    leg = script(tmp_path, STEPS, launcher=HOSTS)
+    package = Path(on_host.__file__).parents[1]
+    for name in ("takeback", "schemas"):
+        shutil.copytree(package.parent / name, tmp_path / "workflow" / name)
+    with (tmp_path / "workflow/takeback/faults/sigkill.py").open("a") as file:
+        file.write("# older\n")
+    file = away.file(tmp_path / "hosts.yaml", folder=str(tmp_path))
+    assert run_away(away, leg, tmp_path, file).returncode == 0
+    reason = why_not(leg, tmp_path)
+    assert reason.startswith("host 10.77.0.11 is not like this machine: takeback's nemesis sources: ")
+
+
+@pytest.mark.cold
+def test_a_host_that_does_not_see_the_checkpoints_is_a_reason_not_to_run(away, tmp_path):
+    leg = script(tmp_path, STEPS, launcher=HOSTS)
+    assert run_away(away, leg, away.hidden, away.file(tmp_path / "hosts.yaml")).returncode == 0
+    assert "does not see" in why_not(leg, away.hidden)
+
+
+AHEAD = 1e6  # s
+
+
+@pytest.mark.cold
+def test_evidence_is_collected_without_a_shared_folder_and_by_one_clock(away, tmp_path):
+    """The hosts are as those of another machine: their monotonic clock is another, and they don't see the results."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec unshare --time --fork --monotonic {AHEAD:.0f} {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    leg = script(tmp_path, STEPS, faults=(fault(3),), launcher=HOSTS, deadline=61.0)
+    file = away.file(tmp_path / "hosts.yaml", shared=False, python=str(python))
+    finished = run_away(away, leg, away.hidden, file)
+    assert finished.returncode == 0, finished.stderr
+    found = events(leg, away.hidden)
+    own = found[found.kind.isin(["agent_launched", "agent_exited"])].monotonic
+    others = found[found.kind.isin(["launched", "held", "fault_fired", "exited"])]
+    assert len(others) == 6
+    assert others.monotonic.between(own.min(), own.max()).all()
+    order = found[found.kind.isin(["held", "fault_due", "fault_armed", "fault_fired"])].kind.tolist()
+    assert order == ["held", "fault_due", "fault_armed", "fault_fired"]
+
+
+def below(pid):
+    """Ranks and their supervisors on hosts that a process holds."""
+    found = []
+    for process in psutil.Process(pid).children(recursive=True):
+        try:
+            if "RANK" in process.environ():
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.mark.cold
+def test_when_the_supervisor_is_killed_nothing_lives_on_the_hosts(away, tmp_path):
+    leg = script(tmp_path, SLEEPS, launcher=HOSTS)
+    environment = {**os.environ, place.VARIABLE: str(away.file(tmp_path / "hosts.yaml"))}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    asked = subprocess.Popen([*away.inside, *command_of(leg, tmp_path)], env=environment, **silent)
+    there = wait_for(lambda: (ranks := below(away.pid)) and len(ranks) == 2 and ranks, 60)
+    supervisors_here = [psutil.Process(asked.pid), *psutil.Process(asked.pid).children()]
+    folders = [Path(rank.cwd()) for rank in there]
+    assert all(folder.name.startswith("takeback-host-") for folder in folders)
+    supervisors = [rank.parent() for rank in there]
+    for process in supervisors_here:
+        process.suspend()  # so that none of them can clean up
+    for process in supervisors_here:
+        process.kill()
+    asked.wait(60)
+    _, alive = psutil.wait_procs([*there, *supervisors], timeout=30)
+    for process in alive:
+        process.kill()
+    assert not alive
+    wait_for(lambda: not any(folder.exists() for folder in folders), 10)
+
+
+def test_a_host_that_hears_nothing_ends_by_itself():
+    """As where its link is cut for good: stdin does not end."""
+    order = {"spec": {}, "node": 0, "silence": 1.0, "shared": False, "folder": "/", "leg": ""}
+    words = [sys.executable, "-m", "takeback.launchers.on_host"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, **pipes) as host:
+        try:
+            print(json.dumps({"request": order}), file=host.stdin, flush=True)
+            assert "hello" in json.loads(host.stdout.readline())
+            assert host.wait(30) == 1
+            assert "no word from whoever asked" in host.stderr.read()
+        finally:
+            host.kill()
