@@ -88,7 +88,7 @@ def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
     if clock.left() <= 0:
         return clock.REASON
     lacking = machine.lacks(spec["hardware"].get("capability", "default"))
-    return lacking or backend.unavailable(spec["world"]) or faults.unavailable(spec["faults"])
+    return lacking or backend.unavailable(launchers.ranks_here(spec)) or faults.unavailable(spec["faults"])
 
 
 def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:

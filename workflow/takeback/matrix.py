@@ -109,7 +109,14 @@ def axes_of(block: Mapping[str, Any]) -> dict[str, list[Any]]:
             axes[key] = listed(value)
     if "fault" in axes:
         axes["fault"] = [normal_faults(fault) for fault in axes["fault"]]
+    if "launcher" in axes:
+        axes["launcher"] = [normal_launcher(launcher) for launcher in axes["launcher"]]
     return axes
+
+
+def normal_launcher(given: str | Mapping[str, Any]) -> str | Mapping[str, Any]:
+    """A launcher as a mapping, but for the usual one."""
+    return {"kind": given} if isinstance(given, str) and given != LOCAL else given
 
 
 def normal_faults(given: str | Mapping[str, Any] | list[Any]) -> list[dict[str, Any]]:

@@ -32,3 +32,11 @@ def get(launcher: str | dict[str, Any]) -> Callable[..., None]:
     """The ``launch`` of ``takeback/launchers/<name>.py``."""
     launch: Callable[..., Any] = importlib.import_module(f"takeback.launchers.{launcher_of(launcher)}").launch
     return launch
+
+
+def ranks_here(spec: dict[str, Any]) -> int:
+    """How many ranks of a leg one machine must have devices for: all of them, unless its launcher has several."""
+    module = importlib.import_module(f"takeback.launchers.{launcher_of(spec['launcher'])}")
+    if not getattr(module, "EVERY_LEG", False):
+        return spec["world"]
+    return min(spec["world"], {**module.PARAMETERS, **spec["launcher"].get("with", {})}["nproc"])

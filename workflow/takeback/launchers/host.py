@@ -20,6 +20,7 @@ class Host:
 
     Attributes:
         told: the last of its messages of each kind.
+        ear, unsaid: descriptor of its stdin, and what has not been written there yet.
         alive: its ranks that have not ended.
         idle: whether nobody is left there but those whom a fault has stopped for good.
         cut: whether its link has been cut.
@@ -36,13 +37,29 @@ class Host:
         with errors.open("wb") as file:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": file}
             self.command = subprocess.Popen(words, bufsize=0, start_new_session=True, preexec_fn=bind, **pipes)
+        self.ear, self.unsaid = self.command.stdin.fileno(), b""
+        os.set_blocking(self.ear, False)
         self.lines = wire.Lines(self.command.stdout.fileno())
         self.records = wire.Lines(self.lines.descriptor)  # its own, piece by piece
 
     def tell(self, **order: Any) -> None:
-        """Say something; to a host that is lost, nothing."""
-        with suppress(BrokenPipeError):  # its stdout ends too, and that is seen
-            wire.send(self.command.stdin.fileno(), **order)
+        """Say something, now or when it listens: one that does not must hold nobody up. To a lost one, nothing."""
+        self.unsaid += wire.line(order)
+        self.say()
+
+    def say(self) -> None:
+        """What it takes now of what has not been said."""
+        try:
+            self.unsaid = self.unsaid[os.write(self.ear, self.unsaid) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # its stdout ends too, and that is seen
+            self.unsaid = b""
+
+    def differs(self, own: dict[str, str]) -> str:
+        """In what it is not as this machine, if it is in anything."""
+        there = self.told["hello"]["same"]
+        return "; ".join(f"{name}: {there.get(name)}, here {own[name]}" for name in own if there.get(name) != own[name])
 
     def why(self) -> str:
         """Its last words, or those of what should run commands there."""

@@ -2,9 +2,8 @@
 
 On each host a supervisor of its own forks the ranks and strikes them (:mod:`takeback.launchers.on_host`); this one says
 when, and writes down what they send (:mod:`takeback.launchers.wire`). The first host has the store of the rendezvous.
-Which hosts these are, the file says that ``TAKEBACK_HOSTS`` names (:mod:`takeback.launchers.place`); without it they
-are throw-away ones on this machine (:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher:
-hosts are a place where ranks run.
+The file that ``TAKEBACK_HOSTS`` names says which hosts (:mod:`takeback.launchers.place`); without it they are throw-away
+ones on this machine (:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from takeback import clock, network
-from takeback.launchers import local, place, process, sshd, wire
+from takeback.launchers import local, on_host, place, process, sshd, wire
 from takeback.launchers.host import Host
 from takeback.launchers.injector import Injector
-from takeback.launchers.on_host import NETWORK, clock_of_machine, same
 from takeback.launchers.place import Place
 from takeback.launchers.recorder import Recorder
 from takeback.leg import victims_of
@@ -41,7 +39,6 @@ START = 60.0  # s for a host to answer
 SILENCE = 60.0  # s without a word from us after which a host ends its ranks
 BEAT = 1.0  # s between two words to each host
 PATIENCE = 60.0  # s beyond the deadline, at which each host ends its ranks, until a host counts as lost
-MODULE = "takeback.launchers.on_host"
 
 
 class NotRun(Exception):
@@ -82,7 +79,7 @@ def run(
                 there, links = throw_away(len(shares), keys, stack)
             if len(there.hosts) < len(shares):
                 raise NotRun(f"{len(shares)} hosts are needed, {os.environ[place.VARIABLE]} names {len(there.hosts)}")
-            if links is None and any(fault["kind"] in NETWORK for fault in spec["faults"]):
+            if links is None and any(fault["kind"] in on_host.NETWORK for fault in spec["faults"]):
                 raise NotRun("the links of these hosts are not ours to cut; throw-away hosts are")
             stack.callback(process.end_descendants)  # before their hosts
             group = stack.enter_context(Group(spec, folder, recorder, there, links, bound))
@@ -93,18 +90,15 @@ def run(
         group.watch()
         for host in group.hosts:
             host.end(folder, recorder)
-    at_end = [fault for fault in spec["faults"] if fault["point"] == "end"]
-    Injector(at_end, folder, spec["world"], {}, recorder, local.ATTEMPT).finish()
+    Injector(spec["faults"], folder, spec["world"], {}, recorder, local.ATTEMPT).finish()  # those at the end
 
 
 def throw_away(count: int, keys: Path, stack: ExitStack) -> tuple[Place, network.Hosts]:
     """Hosts of this machine, taken away with the stack."""
-    if reason := sshd.unavailable():
-        raise NotRun(f"no hosts: {place.VARIABLE} names none, and throw-away ones can't be had: {reason}")
     try:
         return stack.enter_context(sshd.hosts(count, keys))
     except OSError as error:
-        raise NotRun(f"throw-away hosts did not come up: {error}") from error
+        raise NotRun(f"{place.VARIABLE} names no hosts, and throw-away ones can't be had: {error}") from error
 
 
 class Group:
@@ -129,7 +123,9 @@ class Group:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Whatever has happened: hosts end what they have when nobody speaks to them any more."""
+        """Whatever has happened: hosts end what they have when nobody can speak to them any more."""
+        for host in self.hosts:
+            host.command.stdin.close()
         for host in self.hosts:
             host.close()
 
@@ -141,7 +137,7 @@ class Group:
         """
         environment = self.spec["launcher"].get("environment", {})
         for node, ranks in enumerate(shares):
-            words = self.place.words(node, MODULE, environment)
+            words = self.place.words(node, on_host.__name__, environment)
             errors = self.folder / "stdout" / f"host-{node}.txt"
             try:
                 host = Host(node, self.place.hosts[node], ranks, words, errors)
@@ -161,33 +157,30 @@ class Group:
 
     def request(self, root: Path) -> dict[str, Any]:
         """What a host is to do."""
-        there = self.place.folder if root == Path(Place.folder) else str(root)
         return {
             "spec": self.spec,
-            "leg": (self.folder / "leg.json").read_text(),
             "folder": str(self.folder),
-            "root": there,
+            "root": self.place.folder if root == Path(Place.folder) else str(root),
             "shared": self.place.shared,
             "until": os.environ.get(clock.VARIABLE),
             "silence": SILENCE,
         }
 
     def look_at(self, host: Host) -> None:
-        hello, own = host.told["hello"], same()
-        there = hello["same"]
-        other = [f"{name}: {there.get(name)}, here {own[name]}" for name in own if there.get(name) != own[name]]
-        if other:
-            raise NotRun(f"host {host.name} is not like this machine: {'; '.join(other)}")
-        if not hello["sees"]:
+        """It is as it must be."""
+        if other := host.differs(on_host.same()):
+            raise NotRun(f"host {host.name} is not like this machine: {other}")
+        if not host.told["hello"]["sees"]:
             raise NotRun(f"host {host.name} does not see {self.folder}: checkpoints need a folder that all hosts share")
-        self.recorder("agent_launched", attempt=local.ATTEMPT, of_agent=host.node, of_pid=hello["pid"], name=host.name)
+        who = {"of_agent": host.node, "of_pid": host.told["hello"]["pid"]}
+        self.recorder("agent_launched", attempt=local.ATTEMPT, **who, name=host.name)
 
     def set_clock(self, host: Host) -> None:
         """How far our monotonic clock is ahead of a host's: to half of the time that a word and its answer take."""
         asked = time.monotonic()
         host.tell(clock=True)
         self.hear_until(lambda: "clock" in host.told or host.over, START)
-        if host.told["hello"]["clock"] != clock_of_machine() and "clock" in host.told:
+        if host.told["hello"]["clock"] != on_host.clock_of_machine() and "clock" in host.told:
             host.offset = (asked + time.monotonic()) / 2 - host.told["clock"]
 
     def await_all(self, word: str, seconds: float) -> None:
@@ -215,10 +208,17 @@ class Group:
         open_hosts = {host.lines.descriptor: host for host in self.hosts if not host.over}
         for descriptor in (*open_hosts, *self.bound):
             poll.register(descriptor, select.POLLIN)
-        for descriptor, _ in poll.poll(1000 * min(seconds, BEAT)):
-            if descriptor in self.bound:
-                sys.exit("takeback: whoever asked for this run is gone")
-            self.take(open_hosts[descriptor])
+        for host in open_hosts.values():
+            if host.unsaid:
+                poll.register(host.ear, select.POLLOUT)
+        ready = {descriptor for descriptor, _ in poll.poll(1000 * min(seconds, BEAT))}
+        if ready & set(self.bound):
+            sys.exit("takeback: whoever asked for this run is gone")
+        for descriptor, host in open_hosts.items():
+            if host.unsaid and host.ear in ready:
+                host.say()
+            if descriptor in ready:
+                self.take(host)
 
     def take(self, host: Host) -> None:
         """What has come from one host."""
@@ -263,7 +263,7 @@ class Group:
         match record["kind"]:
             case "fault_due":
                 self.strike(record["fault"])
-            case "fault_armed" if self.links is not None and record["action"] in NETWORK:
+            case "fault_armed" if self.links is not None and record["action"] in on_host.NETWORK:
                 host.cut, self.cut_until = True, time.monotonic() + (self.spec.get("notice") or local.SETTLE)
                 self.links.put([host.node], "down")
                 self.tell_others(host, struck=True)  # it can't tell itself

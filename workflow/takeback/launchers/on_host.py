@@ -6,6 +6,7 @@ written. It ends all of them when the supervisor, or the way to it, is gone: the
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -129,7 +130,7 @@ def serve(orders: Orders, folder: Path, out: int) -> None:
 def facts(request: dict[str, Any]) -> dict[str, Any]:
     """What of a host must be as on the supervisor's machine, and whether it sees the folder of the leg."""
     path = Path(request["folder"], "leg.json")
-    sees = not request["shared"] or (path.exists() and path.read_text() == request["leg"])
+    sees = not request["shared"] or (path.exists() and json.loads(path.read_text()) == request["spec"])
     return {"pid": os.getpid(), "clock": clock_of_machine(), "same": same(), "sees": sees}
 
 

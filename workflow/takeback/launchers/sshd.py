@@ -71,8 +71,10 @@ def hosts(count: int, keys: Path, hidden: Sequence[Path] = ()) -> Iterator[tuple
         hidden: folders in whose place the hosts have an empty one.
 
     Raises:
-        OSError: one did not come up; the message says why.
+        OSError: there can be none, or one did not come up; the message says why.
     """
+    if reason := unavailable():
+        raise OSError(reason)
     with contextlib.ExitStack() as stack:
         there = stack.enter_context(network.surround({}, keys, count))
         addresses = [network.address(node) for node in range(count)]

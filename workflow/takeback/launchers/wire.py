@@ -21,9 +21,13 @@ PIECE = 1 << 18  # bytes of a file in one message
 SENT = re.compile(r"(records|stdout)/[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 
+def line(message: dict[str, Any]) -> bytes:
+    return (json.dumps(message) + "\n").encode()
+
+
 def send(descriptor: int, **message: Any) -> None:
     """One message; it waits where the other side does not read."""
-    data = memoryview((json.dumps(message) + "\n").encode())
+    data = memoryview(line(message))
     while data:
         data = data[os.write(descriptor, data) :]
 

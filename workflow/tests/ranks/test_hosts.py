@@ -267,7 +267,7 @@ def test_when_the_supervisor_is_killed_nothing_lives_on_the_hosts(away, tmp_path
 
 def test_a_host_that_hears_nothing_ends_by_itself():
     """As where its link is cut for good: stdin does not end."""
-    order = {"spec": {}, "node": 0, "silence": 1.0, "shared": False, "folder": "/", "leg": ""}
+    order = {"spec": {}, "node": 0, "silence": 1.0, "shared": False, "folder": "/"}
     words = [sys.executable, "-m", "takeback.launchers.on_host"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(words, **pipes) as host:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from takeback import document, experiment
+from takeback import document, experiment, launchers
 from takeback.experiment import ExperimentError
 
 GOOD = {
@@ -234,6 +234,15 @@ def test_the_page_on_experiments_lists_every_key():
         *schema["$defs"]["expectation"]["properties"],
     ]
     assert [key for key in keys if f"`{key}`" not in page] == []
+
+
+def test_a_machine_of_several_needs_devices_for_its_own_ranks_alone():
+    spec = {"world": 8, "launcher": {"kind": "hosts", "with": {"nproc": 4}}}
+    assert [launchers.ranks_here(one) for one in (spec, {**spec, "launcher": "local"}, {**spec, "world": 2})] == [
+        4,
+        8,
+        2,
+    ]
 
 
 def test_every_experiment_of_the_repository_is_valid():

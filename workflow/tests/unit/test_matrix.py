@@ -269,6 +269,12 @@ def one_cell(folder, program, more=(), /, **axes):
     return experiment.load(folder / "one.yaml").cells[0]
 
 
+def test_a_launcher_by_its_name_is_one_with_its_usual_parameters():
+    point, mapped = (next(matrix.product({"launcher": given})) for given in ("torchrun", {"kind": "torchrun"}))
+    assert point["launcher"] == mapped["launcher"] == {"kind": "torchrun"}
+    assert matrix.matches(mapped, {"launcher": "torchrun"})
+
+
 def test_where_ranks_run_on_other_hosts_all_runs_of_a_cell_do():
     found = experiment.load(experiment.ROOT / "experiments/hosts.yaml")
     for cell in found.cells:
