@@ -25,6 +25,8 @@ class Host:
         idle: whether nobody is left there but those whom a fault has stopped for good.
         cut: whether its link has been cut.
         over: whether it has sent all, or is lost.
+        offset: seconds by which our monotonic clock is ahead of its own.
+        flaw: what was wrong with what it sent, if anything.
     """
 
     def __init__(self, node: int, name: str, ranks: list[int], words: list[str], errors: Path) -> None:
@@ -32,7 +34,7 @@ class Host:
         self.told: dict[str, Any] = {}
         self.alive: set[int] = set()
         self.idle = self.cut = self.over = False
-        self.offset = 0.0
+        self.offset, self.flaw = 0.0, ""
         bind = partial(process.die_with_parent, os.getpid())
         with errors.open("wb") as file:
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": file}
@@ -62,7 +64,9 @@ class Host:
         return "; ".join(f"{name}: {there.get(name)}, here {own[name]}" for name in own if there.get(name) != own[name])
 
     def why(self) -> str:
-        """Its last words, or those of what should run commands there."""
+        """Why it is over: its last words, or those of what should run commands there."""
+        if self.flaw:
+            return self.flaw
         lines = [line for line in self.errors.read_text(errors="replace").splitlines() if line.strip()]
         return " ".join(lines[-1].split()) if lines else "no error was told"
 

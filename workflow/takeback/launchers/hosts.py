@@ -2,8 +2,8 @@
 
 On each host a supervisor of its own forks the ranks and strikes them (:mod:`takeback.launchers.on_host`); this one says
 when, and writes down what they send (:mod:`takeback.launchers.wire`). The first host has the store of the rendezvous.
-The file that ``TAKEBACK_HOSTS`` names says which hosts (:mod:`takeback.launchers.place`); without it they are throw-away
-ones on this machine (:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher.
+The file that ``TAKEBACK_HOSTS`` names says which hosts (:mod:`takeback.launchers.place`); without one they are
+throw-away hosts on this machine (:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Group:
                 elif not name:
                     host.told |= message
         except (ValueError, TypeError, KeyError) as error:
-            raise SystemExit(f"takeback: host {host.name} does not speak as ours do: {error}") from error
+            messages, host.flaw = None, f"what it sent is no message of ours: {error}"
         host.over = host.over or messages is None or "done" in host.told
 
     def watch(self) -> None:

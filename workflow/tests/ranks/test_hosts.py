@@ -188,6 +188,15 @@ def test_a_host_with_another_key_is_not_trusted(away, tmp_path):
 
 
 @pytest.mark.cold
+def test_what_is_no_host_of_ours_is_a_reason_not_to_run(away, tmp_path):
+    """A shell that greets, say."""
+    leg = script(tmp_path, STEPS, world=1, launcher=HOSTS)
+    file = away.file(tmp_path / "hosts.yaml", hosts=["h"], command="echo Welcome to {host}:")
+    assert run_away(away, leg, tmp_path, file).returncode == 0
+    assert why_not(leg, tmp_path).startswith("host h: what it sent is no message of ours: ")
+
+
+@pytest.mark.cold
 def test_a_host_with_other_sources_is_a_reason_not_to_run(away, tmp_path):
     leg = script(tmp_path, STEPS, launcher=HOSTS)
     package = Path(on_host.__file__).parents[1]
