@@ -55,8 +55,10 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
         SystemExit: whoever asked for the run is gone, or the supervisor was killed.
     """
     there = place.named()
-    with tempfile.TemporaryDirectory(prefix="takeback-ssh-", ignore_cleanup_errors=True) as keys:
-        process.guarded(partial(run, spec, folder, root, recorder, there, Path(keys)), bound)
+    with ExitStack() as stack:
+        temporary = partial(tempfile.TemporaryDirectory, prefix="takeback-ssh-", ignore_cleanup_errors=True)
+        keys = None if there else Path(stack.enter_context(temporary()))
+        process.guarded(partial(run, spec, folder, root, recorder, there, keys), bound)
 
 
 def run(
@@ -65,17 +67,17 @@ def run(
     root: Path,
     recorder: Recorder,
     there: Place | None,
-    keys: Path,
+    keys: Path | None,
     bound: Sequence[int],
 ) -> None:
     """Start the hosts, watch until all have sent all, and record what became of them."""
     each = {**PARAMETERS, **spec["launcher"].get("with", {})}["nproc"]
     shares = [list(range(first, min(first + each, spec["world"]))) for first in range(0, spec["world"], each)]
     with ExitStack() as stack:
-        stack.callback(shutil.rmtree, keys, ignore_errors=True)
         try:
             links = None
-            if there is None:
+            if keys is not None:
+                stack.callback(shutil.rmtree, keys, ignore_errors=True)
                 there, links = throw_away(len(shares), keys, stack)
             if len(there.hosts) < len(shares):
                 raise NotRun(f"{len(shares)} hosts are needed, {os.environ[place.VARIABLE]} names {len(there.hosts)}")
@@ -202,15 +204,13 @@ class Group:
         if time.monotonic() >= self.beat:
             self.beat = time.monotonic() + BEAT
             for host in self.hosts:
-                if not host.over:
-                    host.tell(beat=True)
+                host.tell(beat=True)
         poll = select.poll()
         open_hosts = {host.lines.descriptor: host for host in self.hosts if not host.over}
         for descriptor in (*open_hosts, *self.bound):
             poll.register(descriptor, select.POLLIN)
-        for host in open_hosts.values():
-            if host.unsaid:
-                poll.register(host.ear, select.POLLOUT)
+        for host in [host for host in open_hosts.values() if host.unsaid]:
+            poll.register(host.ear, select.POLLOUT)
         ready = {descriptor for descriptor, _ in poll.poll(1000 * min(seconds, BEAT))}
         if ready & set(self.bound):
             sys.exit("takeback: whoever asked for this run is gone")

@@ -9,10 +9,11 @@ import yaml
 
 # A process that holds the hosts, tells where they are, and waits to be closed.
 HOLDER = """
-import dataclasses, json, os, sys, tempfile
+import dataclasses, json, os, signal, sys, tempfile
 from pathlib import Path
 from takeback.launchers import process, sshd
 process.adopt_orphans()
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that it adopts
 with tempfile.TemporaryDirectory(prefix="takeback-ssh-") as keys:
     with sshd.hosts(int(sys.argv[1]), Path(keys), [Path(name) for name in sys.argv[2:]]) as (place, _):
         told = {"pid": os.getpid(), "place": dataclasses.asdict(place), "keys": keys}

@@ -1,5 +1,6 @@
 """Ranks on several hosts, for real: namespaces with an sshd each, struck, cut off, not to be reached, and none left."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -239,15 +240,13 @@ def test_evidence_is_collected_without_a_shared_folder_and_by_one_clock(away, tm
     assert order == ["held", "fault_due", "fault_armed", "fault_fired"]
 
 
-def below(pid):
-    """Ranks and their supervisors on hosts that a process holds."""
+def ranks_below(pid):
+    """Ranks on the hosts that a process holds: they work in a folder that their supervisor there has made."""
     found = []
     for process in psutil.Process(pid).children(recursive=True):
-        try:
-            if "RANK" in process.environ():
+        with contextlib.suppress(psutil.Error, OSError):
+            if Path(process.cwd()).name.startswith("takeback-host-"):
                 found.append(process)
-        except psutil.Error:
-            continue
     return found
 
 
@@ -256,22 +255,24 @@ def test_when_the_supervisor_is_killed_nothing_lives_on_the_hosts(away, tmp_path
     leg = script(tmp_path, SLEEPS, launcher=HOSTS)
     environment = {**os.environ, place.VARIABLE: str(away.file(tmp_path / "hosts.yaml"))}
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    asked = subprocess.Popen([*away.inside, *command_of(leg, tmp_path)], env=environment, **silent)
-    there = wait_for(lambda: (ranks := below(away.pid)) and len(ranks) == 2 and ranks, 60)
-    supervisors_here = [psutil.Process(asked.pid), *psutil.Process(asked.pid).children()]
-    folders = [Path(rank.cwd()) for rank in there]
-    assert all(folder.name.startswith("takeback-host-") for folder in folders)
-    supervisors = [rank.parent() for rank in there]
-    for process in supervisors_here:
-        process.suspend()  # so that none of them can clean up
-    for process in supervisors_here:
-        process.kill()
-    asked.wait(60)
-    _, alive = psutil.wait_procs([*there, *supervisors], timeout=30)
+    with subprocess.Popen([*away.inside, *command_of(leg, tmp_path)], env=environment, **silent) as asked:
+        try:
+            wait_for(lambda: len(ranks_below(away.pid)) == 2, 60)
+            there = ranks_below(away.pid)
+            folders = [Path(rank.cwd()) for rank in there]
+            there += [rank.parent() for rank in there]
+            supervisors = [psutil.Process(asked.pid), *psutil.Process(asked.pid).children()]
+            for process in supervisors:
+                process.suspend()  # so that neither can clean up after the other
+            for process in supervisors:
+                process.kill()
+        finally:
+            asked.kill()
+    _, alive = psutil.wait_procs(there, timeout=30)
     for process in alive:
         process.kill()
     assert not alive
-    wait_for(lambda: not any(folder.exists() for folder in folders), 10)
+    assert not any(folder.exists() for folder in folders)
 
 
 def test_a_host_that_hears_nothing_ends_by_itself():
