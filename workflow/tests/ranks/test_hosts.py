@@ -136,27 +136,41 @@ def test_the_bits_are_those_of_one_machine(tmp_path):
     assert first == second
 
 
-def test_a_host_that_is_gone_tells_nobody_and_its_evidence_is_there(tmp_path):
-    gone = {**fault(4), "kind": "host_gone"}
-    leg = reference(HOSTS, faults=(gone,))
+@pytest.mark.parametrize(("kind", "ends"), [("host_gone", "fault"), ("network_cut", "itself")])
+def test_a_host_that_is_cut_off_tells_nobody_and_its_evidence_is_there(tmp_path, kind, ends):
+    """Rank 1 is alone on its host, and when all is over a checkpoint is damaged."""
+    damage = {**fault(None, point="end"), "id": "1", "kind": "corrupt", "with": {"how": "flip_bit"}}
+    leg = reference(HOSTS, faults=({**fault(4), "kind": kind}, damage), settings={"save_every": 2})
     finished = run(leg, tmp_path)
     assert finished.returncode == 0, finished.stderr
+    told = pd.concat([events(leg, tmp_path, when) for when in ("fault_fired", "fault_went_on")])
     seen = {}
-    for kind in ("fault_fired", "fault_went_on"):
-        seen |= events(leg, tmp_path, kind).seen.item()
+    for one in told[told.action == kind].seen:
+        seen |= one
     assert seen == {"answered_before": True, "link": "down", "answers": False}
-    exits = events(leg, tmp_path, "exited").set_index("of_rank")
-    assert (exits.signal[1], exits.by[1]) == (signal.SIGKILL, "fault")
-    assert exits.by[0] == "itself"
+    assert sorted(told.action.unique()) == sorted([kind, "corrupt"])
+    assert events(leg, tmp_path, "exited").set_index("of_rank").by.to_dict() == {0: "itself", 1: ends}
     errors = events(leg, tmp_path, "error")
     assert "Timed out" in errors[errors["rank"] == 0].text.item()
-    assert losses(leg, tmp_path).groupby("rank").step.max().to_dict()[1] == 4
+    assert losses(leg, tmp_path).groupby("rank").step.max().to_dict() == {0: 4, 1: 4}
+
+
+def test_each_fault_of_a_process_strikes_on_a_host(tmp_path):
+    kinds = {"exit": (7, None), "exception": (1, None), "segfault": (None, signal.SIGSEGV),
+             "sigterm": (None, signal.SIGTERM), "pause": (0, None)}  # fmt: skip
+    faults = [{**fault(3, [rank]), "id": kind, "kind": kind} for rank, kind in enumerate(kinds)]
+    launcher = {"kind": "hosts", "with": {"nproc": 3}}
+    leg = script(tmp_path, STEPS, len(kinds), faults=tuple(faults), launcher=launcher, deadline=62.0)
+    assert run(leg, tmp_path).returncode == 0
+    exits = events(leg, tmp_path, "exited").set_index("of_rank").sort_index()
+    ended = [(*(None if pd.isna(n) else int(n) for n in row),) for row in exits[["status", "signal"]].to_numpy()]
+    assert dict(zip(kinds, ended, strict=True)) == kinds
+    assert set(events(leg, tmp_path, "fault_fired").fault) == set(kinds)
 
 
 def test_stopped_ranks_on_all_hosts_are_ended_when_nothing_can_happen_any_more(tmp_path):
     stopped = {**fault(3, "all"), "kind": "sigstop"}
-    leg = script(tmp_path, STEPS.replace("probe.finished", "time.sleep(600)").replace("import os", "import os, time"),
-                 faults=(stopped,), launcher=HOSTS, deadline=100.0)  # fmt: skip
+    leg = script(tmp_path, STEPS, faults=(stopped,), launcher=HOSTS, deadline=100.0)
     began = time.monotonic()
     assert run(leg, tmp_path).returncode == 0
     assert time.monotonic() - began < 60
