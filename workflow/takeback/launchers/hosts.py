@@ -151,7 +151,7 @@ class Group:
         for host in self.hosts:
             self.look_at(host)
             self.set_clock(host)
-        self.await_all("ready", self.spec["deadline"])
+        self.await_all("ready", max(self.spec["deadline"], START))
         first = self.hosts[0].told["ready"]
         for host in self.hosts:
             host.alive = set(host.ranks)

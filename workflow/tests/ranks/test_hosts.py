@@ -36,6 +36,14 @@ probe.record("note", text={name: os.environ.get(name) for name in ("MASTER_ADDR"
 probe.finished(6)
 """
 SLEEPS = "import time\nfrom takeback import probe\nprobe.restored(0)\ntime.sleep(600)\n"
+WAITS = """
+import time
+from pathlib import Path
+from takeback import probe
+probe.restored(0)
+while not Path("checkpoints/go").exists():
+    time.sleep(0.01)
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -264,29 +272,57 @@ def ranks_below(pid):
     return found
 
 
-@pytest.mark.cold
-def test_when_the_supervisor_is_killed_nothing_lives_on_the_hosts(away, tmp_path):
-    leg = script(tmp_path, SLEEPS, launcher=HOSTS)
+@contextlib.contextmanager
+def running(away, leg, tmp_path):
+    """A leg whose two ranks are there; killed at the end of the block."""
     environment = {**os.environ, place.VARIABLE: str(away.file(tmp_path / "hosts.yaml"))}
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen([*away.inside, *command_of(leg, tmp_path)], env=environment, **silent) as asked:
         try:
             wait_for(lambda: len(ranks_below(away.pid)) == 2, 60)
-            there = ranks_below(away.pid)
-            folders = [Path(rank.cwd()) for rank in there]
-            there += [rank.parent() for rank in there]
-            supervisors = [psutil.Process(asked.pid), *psutil.Process(asked.pid).children()]
-            for process in supervisors:
-                process.suspend()  # so that neither can clean up after the other
-            for process in supervisors:
-                process.kill()
+            yield asked
         finally:
             asked.kill()
-    _, alive = psutil.wait_procs(there, timeout=30)
+
+
+def gone(processes):
+    """Whether the processes end; those that don't, because the guard is broken, are ended here."""
+    _, alive = psutil.wait_procs(processes, timeout=15)
     for process in alive:
         process.kill()
-    assert not alive
+    return not alive
+
+
+@pytest.mark.cold
+def test_when_the_supervisor_is_killed_nothing_lives_on_the_hosts(away, tmp_path):
+    leg = script(tmp_path, SLEEPS, launcher=HOSTS)
+    with running(away, leg, tmp_path) as asked:
+        there = ranks_below(away.pid)
+        folders = [Path(rank.cwd()) for rank in there]
+        there += [rank.parent() for rank in there]
+        supervisors = [psutil.Process(asked.pid), *psutil.Process(asked.pid).children()]
+        for process in supervisors:
+            process.suspend()  # so that neither can clean up after the other
+        for process in supervisors:
+            process.kill()
+    assert gone(there)
     assert not any(folder.exists() for folder in folders)
+
+
+@pytest.mark.cold
+def test_a_host_that_is_lost_on_the_way_is_named_and_the_others_go_on(away, tmp_path):
+    leg = script(tmp_path, WAITS, launcher=HOSTS)
+    with running(away, leg, tmp_path) as asked:
+        there = ranks_below(away.pid)
+        clients = [one for one in psutil.Process(asked.pid).children(recursive=True) if one.name() == "ssh"]
+        next(client for client in clients if "10.77.0.12" in client.cmdline()).kill()
+        wait_for(lambda: len(ranks_below(away.pid)) == 1, 30)
+        (tmp_path / leg.id / "checkpoints/go").touch()
+        assert asked.wait(30) == 0
+    assert gone(there)
+    lost = events(leg, tmp_path, "error")
+    assert (lost.type.item(), lost.text.item()[:17]) == ("LostHost", "host 10.77.0.12: ")
+    assert events(leg, tmp_path, "exited").set_index("of_rank").status.to_dict() == {0: 0}
 
 
 def test_a_host_that_hears_nothing_ends_by_itself():
