@@ -17,10 +17,14 @@ sys.stdin.read()
 
 
 @contextlib.contextmanager
-def running_pool():
-    """Name of the socket of a pool that runs until the block is left, and has ended after it."""
-    words = [sys.executable, "-c", WORKFLOW]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as workflow:
+def running_pool(*inside, **environment):
+    """Name of the socket of a pool that runs until the block is left, and has ended after it.
+
+    ``inside`` are words that run a command where it shall be, if not here.
+    """
+    words = [*inside, sys.executable, "-c", WORKFLOW]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(words, env={**os.environ, **environment}, **pipes) as workflow:
         name = workflow.stdout.readline().strip()
         try:
             yield name

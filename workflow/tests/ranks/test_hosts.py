@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -14,10 +13,10 @@ import pandas as pd
 import psutil
 import pytest
 from away import running_hosts
-from launch import command_of, events, fault, losses, run, script, wait_for
+from launch import events, fault, losses, run, script, wait_for
 from takeback import leftovers, pool_client
 from takeback.experiment import REFERENCE
-from takeback.launchers import on_host, place, sshd
+from takeback.launchers import on_host, sshd
 from takeback.leg import Leg
 
 pytestmark = pytest.mark.skipif(sshd.unavailable() is not None, reason=f"needs root and sshd: {sshd.unavailable()}")
@@ -46,25 +45,18 @@ while not Path("checkpoints/go").exists():
 """
 
 
-@pytest.fixture(autouse=True)
-def warm(request, pool, monkeypatch):
-    if "cold" not in request.keywords:
-        monkeypatch.setenv(pool_client.VARIABLE, pool)
+@pytest.fixture
+def warm(pool, monkeypatch):
+    monkeypatch.setenv(pool_client.VARIABLE, pool)
 
 
 @pytest.fixture(scope="module")
 def away(tmp_path_factory):
-    """Two hosts, which don't see the second folder."""
+    """Two hosts, which don't see the folder ``hidden``."""
     hidden = tmp_path_factory.mktemp("hidden")
-    with running_hosts(2, hidden) as hosts:
+    with running_hosts(2, tmp_path_factory.mktemp("file") / "hosts.yaml", hidden) as hosts:
         hosts.hidden = hidden
         yield hosts
-
-
-def run_away(away, leg, runs, file, timeout=120):
-    environment = {**os.environ, place.VARIABLE: str(file)}
-    words = [*away.inside, *command_of(leg, runs)]
-    return subprocess.run(words, capture_output=True, text=True, timeout=timeout, check=False, env=environment)
 
 
 def why_not(leg, runs):
@@ -130,7 +122,7 @@ def reference(launcher, **more):
     return Leg({"command": REFERENCE, "settings": settings}, "gloo", 2, launcher=launcher, **more)
 
 
-def test_the_bits_are_those_of_one_machine(tmp_path):
+def test_the_bits_are_those_of_one_machine(warm, tmp_path):
     here, there = reference("local"), reference(HOSTS)
     for leg in (here, there):
         finished = run(leg, tmp_path)
@@ -145,7 +137,7 @@ def test_the_bits_are_those_of_one_machine(tmp_path):
 
 
 @pytest.mark.parametrize(("kind", "ends"), [("host_gone", "fault"), ("network_cut", "itself")])
-def test_a_host_that_is_cut_off_tells_nobody_and_its_evidence_is_there(tmp_path, kind, ends):
+def test_a_host_that_is_cut_off_tells_nobody_and_its_evidence_is_there(warm, tmp_path, kind, ends):
     """Rank 1 is alone on its host, and when all is over a checkpoint is damaged."""
     damage = {**fault(None, point="end"), "id": "1", "kind": "corrupt", "with": {"how": "flip_bit"}}
     leg = reference(HOSTS, faults=({**fault(4), "kind": kind}, damage), settings={"save_every": 2})
@@ -163,7 +155,7 @@ def test_a_host_that_is_cut_off_tells_nobody_and_its_evidence_is_there(tmp_path,
     assert losses(leg, tmp_path).groupby("rank").step.max().to_dict() == {0: 4, 1: 4}
 
 
-def test_each_fault_of_a_process_strikes_on_a_host(tmp_path):
+def test_each_fault_of_a_process_strikes_on_a_host(warm, tmp_path):
     kinds = {"exit": (7, None), "exception": (1, None), "segfault": (None, signal.SIGSEGV),
              "sigterm": (None, signal.SIGTERM), "pause": (0, None)}  # fmt: skip
     faults = [{**fault(3, [rank]), "id": kind, "kind": kind} for rank, kind in enumerate(kinds)]
@@ -176,7 +168,7 @@ def test_each_fault_of_a_process_strikes_on_a_host(tmp_path):
     assert set(events(leg, tmp_path, "fault_fired").fault) == set(kinds)
 
 
-def test_stopped_ranks_on_all_hosts_are_ended_when_nothing_can_happen_any_more(tmp_path):
+def test_stopped_ranks_on_all_hosts_are_ended_when_nothing_can_happen_any_more(warm, tmp_path):
     stopped = {**fault(3, "all"), "kind": "sigstop"}
     leg = script(tmp_path, STEPS, faults=(stopped,), launcher=HOSTS, deadline=100.0)
     began = time.monotonic()
@@ -187,17 +179,14 @@ def test_stopped_ranks_on_all_hosts_are_ended_when_nothing_can_happen_any_more(t
     assert sorted(victims) == [0, 1]
 
 
-@pytest.mark.cold
 def test_a_host_that_cannot_be_reached_is_a_reason_not_to_run_and_no_error(away, tmp_path):
     leg = script(tmp_path, STEPS, launcher=HOSTS)
-    file = away.file(tmp_path / "hosts.yaml", hosts=["10.77.0.11", "10.77.0.99"])
     began = time.monotonic()
-    assert run_away(away, leg, tmp_path, file).returncode == 0
+    assert away.run(leg, tmp_path, hosts=["10.77.0.11", "10.77.0.99"]).returncode == 0
     assert time.monotonic() - began < 40
     assert why_not(leg, tmp_path).startswith("host 10.77.0.99: ssh: connect to host 10.77.0.99 port 22: ")
 
 
-@pytest.mark.cold
 def test_a_host_with_another_key_is_not_trusted(away, tmp_path):
     leg = script(tmp_path, STEPS, launcher=HOSTS)
     known = Path(away.keys, "known_hosts").read_text().split()
@@ -205,21 +194,18 @@ def test_a_host_with_another_key_is_not_trusted(away, tmp_path):
     other = tmp_path / "known_hosts"
     other.write_text(f"{' '.join(known[:4])}\n{' '.join(known[4:])}\n")
     command = away.place["command"].replace(f"{away.keys}/known_hosts", str(other))
-    assert run_away(away, leg, tmp_path, away.file(tmp_path / "hosts.yaml", command=command)).returncode == 0
+    assert away.run(leg, tmp_path, command=command).returncode == 0
     assert why_not(leg, tmp_path) == "host 10.77.0.11: Host key verification failed."
     assert events(leg, tmp_path, "launched").empty
 
 
-@pytest.mark.cold
 def test_what_is_no_host_of_ours_is_a_reason_not_to_run(away, tmp_path):
     """A shell that greets, say."""
     leg = script(tmp_path, STEPS, world=1, launcher=HOSTS)
-    file = away.file(tmp_path / "hosts.yaml", hosts=["h"], command="echo Welcome to {host}:")
-    assert run_away(away, leg, tmp_path, file).returncode == 0
+    assert away.run(leg, tmp_path, hosts=["h"], command="echo Welcome to {host}:").returncode == 0
     assert why_not(leg, tmp_path).startswith("host h: what it sent is no message of ours: ")
 
 
-@pytest.mark.cold
 def test_a_host_with_other_sources_is_a_reason_not_to_run(away, tmp_path):
     leg = script(tmp_path, STEPS, launcher=HOSTS)
     package = Path(on_host.__file__).parents[1]
@@ -227,31 +213,27 @@ def test_a_host_with_other_sources_is_a_reason_not_to_run(away, tmp_path):
         shutil.copytree(package.parent / name, tmp_path / "workflow" / name)
     with (tmp_path / "workflow/takeback/faults/sigkill.py").open("a") as file:
         file.write("# older\n")
-    file = away.file(tmp_path / "hosts.yaml", folder=str(tmp_path))
-    assert run_away(away, leg, tmp_path, file).returncode == 0
+    assert away.run(leg, tmp_path, folder=str(tmp_path)).returncode == 0
     reason = why_not(leg, tmp_path)
     assert reason.startswith("host 10.77.0.11 is not like this machine: takeback's nemesis sources: ")
 
 
-@pytest.mark.cold
 def test_a_host_that_does_not_see_the_checkpoints_is_a_reason_not_to_run(away, tmp_path):
     leg = script(tmp_path, STEPS, launcher=HOSTS)
-    assert run_away(away, leg, away.hidden, away.file(tmp_path / "hosts.yaml")).returncode == 0
+    assert away.run(leg, away.hidden).returncode == 0
     assert "does not see" in why_not(leg, away.hidden)
 
 
 AHEAD = 1e6  # s
 
 
-@pytest.mark.cold
 def test_evidence_is_collected_without_a_shared_folder_and_by_one_clock(away, tmp_path):
     """The hosts are as those of another machine: their monotonic clock is another, and they don't see the results."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec unshare --time --fork --monotonic {AHEAD:.0f} {sys.executable} "$@"\n')
     python.chmod(0o755)
     leg = script(tmp_path, STEPS, faults=(fault(3),), launcher=HOSTS, deadline=61.0)
-    file = away.file(tmp_path / "hosts.yaml", shared=False, python=str(python))
-    finished = run_away(away, leg, away.hidden, file)
+    finished = away.run(leg, away.hidden, shared=False, python=str(python))
     assert finished.returncode == 0, finished.stderr
     found = events(leg, away.hidden)
     own = found[found.kind.isin(["agent_launched", "agent_exited"])].monotonic
@@ -273,11 +255,11 @@ def ranks_below(pid):
 
 
 @contextlib.contextmanager
-def running(away, leg, tmp_path):
-    """A leg whose two ranks are there; killed at the end of the block."""
-    environment = {**os.environ, place.VARIABLE: str(away.file(tmp_path / "hosts.yaml"))}
+def running(away, leg, runs):
+    """A leg whose two ranks are there, started by a process of its own, which is killed at the end of the block."""
+    away.write()
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen([*away.inside, *command_of(leg, tmp_path)], env=environment, **silent) as asked:
+    with subprocess.Popen(away.command(leg, runs), env=away.environment, **silent) as asked:
         try:
             wait_for(lambda: len(ranks_below(away.pid)) == 2, 60)
             yield asked
@@ -293,7 +275,6 @@ def gone(processes):
     return not alive
 
 
-@pytest.mark.cold
 def test_when_the_supervisor_is_killed_nothing_lives_on_the_hosts(away, tmp_path):
     leg = script(tmp_path, SLEEPS, launcher=HOSTS)
     with running(away, leg, tmp_path) as asked:
@@ -309,7 +290,6 @@ def test_when_the_supervisor_is_killed_nothing_lives_on_the_hosts(away, tmp_path
     assert not any(folder.exists() for folder in folders)
 
 
-@pytest.mark.cold
 def test_a_host_that_is_lost_on_the_way_is_named_and_the_others_go_on(away, tmp_path):
     leg = script(tmp_path, WAITS, launcher=HOSTS)
     with running(away, leg, tmp_path) as asked:
