@@ -108,7 +108,7 @@ def serve(orders: Orders, folder: Path, out: int) -> None:
     wire.send(out, ready={"address": address(), "port": store and store.port})
     meet = orders.await_one("start")
     recorder = Recorder(folder / "records", f"host-{node}")
-    around = {"host": OnHost(request, meet["address"], out)}
+    around = {"host": OnHost(request, meet, out)}
     around |= {fault["id"]: Link(meet["link"]) for fault in spec["faults"] if fault["kind"] in NETWORK}
     planned = [fault for fault in spec["faults"] if fault["point"] != "end"]
     injector = HostInjector(planned, folder, spec["world"], around, recorder, local.ATTEMPT)
@@ -131,7 +131,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
     """What of a host must be as on the supervisor's machine, and whether it sees the folder of the leg."""
     path = Path(request["folder"], "leg.json")
     sees = not request["shared"] or (path.exists() and json.loads(path.read_text()) == request["spec"])
-    return {"pid": os.getpid(), "clock": clock_of_machine(), "same": same(), "sees": sees}
+    return {"pid": os.getpid(), "clock": clock_of_machine(), "same": same(), "sees": sees, "caller": called()[0]}
 
 
 def same() -> dict[str, str]:
@@ -149,24 +149,30 @@ def clock_of_machine() -> str:
     return boot + (os.readlink(namespace) if namespace.exists() else "")
 
 
+def called() -> tuple[str, str]:
+    """The supervisor's address and this host's, as ssh(1) tells them; empty where it was something else."""
+    told = os.environ.get("SSH_CONNECTION", "").split()
+    return (told[0], told[2]) if len(told) == 4 else ("", "")
+
+
 def address() -> str:
     """This host's own address: the one that was called by ssh, else that of its name."""
-    called = os.environ.get("SSH_CONNECTION", "").split()  # client's address and port, server's address and port
-    return called[2] if len(called) == 4 else socket.gethostbyname(socket.gethostname())
+    return called()[1] or socket.gethostbyname(socket.gethostname())
 
 
 class OnHost(Surroundings):
     """What the ranks of this host have that others have not."""
 
-    def __init__(self, request: dict[str, Any], first: str, out: int) -> None:
-        self.ranks, self.first, self.out, self.own = request["ranks"], first, out, address()
+    def __init__(self, request: dict[str, Any], meet: dict[str, Any], out: int) -> None:
+        self.ranks, self.meet, self.out, self.own = request["ranks"], meet, out, address()
 
     def variables(self, rank: int) -> dict[str, str]:
         return {
             "LOCAL_RANK": str(self.ranks.index(rank)),
             "LOCAL_WORLD_SIZE": str(len(self.ranks)),
-            "MASTER_ADDR": self.first,
+            "MASTER_ADDR": self.meet["address"],
             "TAKEBACK_HOST": self.own,
+            **self.meet["store"],
         }
 
     def enter(self, rank: int) -> None:

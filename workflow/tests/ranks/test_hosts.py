@@ -1,6 +1,7 @@
 """Ranks on several hosts, for real: namespaces with an sshd each, struck, cut off, not to be reached, and none left."""
 
 import contextlib
+import importlib.util
 import json
 import shutil
 import signal
@@ -119,7 +120,8 @@ def test_nothing_of_the_hosts_is_left(struck):
 
 def reference(launcher, **more):
     settings = {"steps": 6, "samples": 64, "batch": 1, "width": 16, "timeout": 3, **more.pop("settings", {})}
-    return Leg({"command": REFERENCE, "settings": settings}, "gloo", 2, launcher=launcher, **more)
+    store = {"store": more.pop("store")} if "store" in more else {}
+    return Leg({"command": REFERENCE, "settings": settings, **store}, "gloo", 2, launcher=launcher, **more)
 
 
 def test_the_bits_are_those_of_one_machine(warm, tmp_path):
@@ -242,6 +244,17 @@ def test_evidence_is_collected_without_a_shared_folder_and_by_one_clock(away, tm
     assert others.monotonic.between(own.min(), own.max()).all()
     order = found[found.kind.isin(["held", "fault_due", "fault_armed", "fault_fired"])].kind.tolist()
     assert order == ["held", "fault_due", "fault_armed", "fault_fired"]
+
+
+@pytest.mark.skipif(importlib.util.find_spec("swift") is None, reason="needs swift")
+def test_an_object_store_takes_the_place_of_a_shared_folder(away, tmp_path):
+    first = reference(HOSTS, faults=(fault(4),), settings={"save_every": 2}, store="object")
+    second = reference(HOSTS, parent=first, settings={"save_every": 2}, store="object")
+    for leg in (first, second):
+        finished = away.run(leg, away.hidden)
+        assert finished.returncode == 0, finished.stderr
+    assert events(second, away.hidden, "restored").step.tolist() == [2, 2]
+    assert losses(second, away.hidden).groupby("rank").step.agg(["min", "max"]).to_numpy().tolist() == [[3, 6]] * 2
 
 
 def ranks_below(pid):
