@@ -13,18 +13,27 @@ A launcher is a module with
 ``VICTIMS: list[str]``, if it has more than ``ranks`` that a fault can strike
     Such as ``agents``, its own processes, and ``nodes``, which are agents with their ranks. ``nproc`` among its
     parameters says how many ranks a node has.
+``OFFERS: list[str]``, if a fault can ask it for more than it has victims
+    What a fault may name as ``NEEDS``, such as ``scheduler``; the fault finds it in ``injection.launcher``.
+``unavailable() -> str | None``, if it needs root or a program
+    Why it can't be had here.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from takeback.leg import launcher_of
 
 
-def get(launcher: str | dict[str, Any]) -> Callable[..., None]:
-    """The ``launch`` of ``takeback/launchers/<name>.py``."""
-    launch: Callable[..., Any] = importlib.import_module(f"takeback.launchers.{launcher_of(launcher)}").launch
-    return launch
+def get(launcher: str | dict[str, Any]) -> ModuleType:
+    """The launcher in ``takeback/launchers/<name>.py``."""
+    return importlib.import_module(f"takeback.launchers.{launcher_of(launcher)}")
+
+
+def unavailable(launcher: str | dict[str, Any]) -> str | None:
+    """Why it can't be had on this machine, or None."""
+    module = get(launcher)
+    return module.unavailable() if hasattr(module, "unavailable") else None
