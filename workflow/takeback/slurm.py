@@ -9,6 +9,7 @@ Sources: slurm.conf(5), munged(8), slurmctld(8), slurmd(8); Slurm 22.05 as Debia
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
 import socket
@@ -215,6 +216,16 @@ def folder() -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
+@contextmanager
+def ending(place: Path) -> Iterator[None]:
+    """In the process that starts a cluster: end all of it and its folder, whoever else may be gone by then."""
+    try:
+        yield
+    finally:
+        process.end_descendants()
+        shutil.rmtree(place, ignore_errors=True)
+
+
 def run(command: Sequence[str], nodes: int, cpus: int) -> int:
     """Run a command beside a Slurm of its own, which ends with it, and return its exit status.
 
@@ -223,14 +234,15 @@ def run(command: Sequence[str], nodes: int, cpus: int) -> int:
     """
     if reason := unavailable():
         raise SlurmError(reason)
-    with folder() as path:
+    status = mmap.mmap(-1, 1)  # shared with the child that does the work
 
-        def work(bound: Sequence[int]) -> None:
-            cluster = Cluster(path, nodes, cpus)
+    def work(place: Path, bound: Sequence[int]) -> None:
+        with ending(place):
+            cluster = Cluster(place, nodes, cpus)
             cluster.start()
-            status = subprocess.run(command, env={**os.environ, **cluster.environment}, check=False).returncode
-            (path / "status").write_text(str(status))
+            done = subprocess.run(command, env={**os.environ, **cluster.environment}, check=False).returncode
+            status[0] = done if done >= 0 else 128 - done
 
-        process.guarded(work, [])
-        status = int((path / "status").read_text())
-    return status if status >= 0 else 128 - status
+    with folder() as place:
+        process.guarded(partial(work, place), [])
+    return status[0]

@@ -14,7 +14,7 @@ from takeback.faults import Injection
 PARAMETERS = {"seconds": 1.0}  # s that the other job needs the machine
 RANKS = "all"
 NEEDS = "scheduler"
-ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}]
+ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}, {"known": "nobody"}]
 PROVES = {"preempted": True}
 
 

@@ -8,7 +8,7 @@ from takeback.faults import Injection
 
 RANKS = "all"
 NEEDS = "scheduler"
-ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}]
+ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}, {"known": "nobody"}]
 PROVES = {"requeued": True}
 
 

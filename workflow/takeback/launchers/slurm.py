@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -77,7 +78,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, plac
     )
     with ExitStack() as stack:
         around = surroundings(spec, folder, stack)
-        stack.callback(process.end_descendants)  # before what surrounds them is taken away
+        stack.enter_context(slurm.ending(place))  # before what surrounds it is taken away
         cluster.start()
         job = Job(spec, folder, root, recorder, around, nodes, cluster)
         job.submit(given["max_restarts"])
@@ -146,7 +147,9 @@ class Job(Watched):
         return self.cluster.job(self.number)["JobState"] not in GOES_ON
 
     def record(self) -> None:
-        """What became of all ranks: attempts, nodes and ends as Slurm told them, ends as the kernel did where it can."""
+        """What became of all ranks, as Slurm told it; how they ended, as the kernel did where it can."""
+        for log in self.cluster.folder.glob("slurm*.log"):
+            shutil.copy(log, self.folder / "stdout")
         account = self._account()
         for number, name in enumerate(self.cluster.names):
             for task in slurm_log.tasks(self.cluster.folder / f"slurmd.{name}.log", self.number, number):
