@@ -8,8 +8,8 @@ No rule needs either. Without the pool (--config warm=false) runs start cold, wi
 machines, each submission of several runs has a pool there. A dry-run starts nothing.
 """
 
-if workflow.remote_exec and workflow.local_exec and len(workflow.dag_settings.target_jobs) > 1:
-    # A submission, on its node; Snakemake runs no hooks there.
+# A submission, on its node, where Snakemake runs no hooks and is told its jobs as leg:leg=ID.
+if workflow.remote_exec and sum(word.startswith("leg:leg=") for word in sys.argv) > 1:
     from takeback import pool
 
     if pool.is_wanted(config):
