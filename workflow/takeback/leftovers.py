@@ -29,7 +29,7 @@ def processes() -> Iterator[str]:
         try:
             words, where = process.cmdline(), process.cwd()
             ours = (NAME in words and {"leg", "pool"} & set(words)) or "TAKEBACK_RECORDS" in process.environ()
-            ours = ours or f"{NAME}.objectstore" in words
+            ours = ours or f"{NAME}.objectstore" in words or any(f"/{NAME}-slurm-" in word for word in words)
             if ours and process.pid not in mine and not any(is_workflow(parent) for parent in process.parents()):
                 yield f"process {process.pid} in {where}: {' '.join(words)[:120]}"
         except (psutil.NoSuchProcess, psutil.AccessDenied, OSError):

@@ -23,7 +23,7 @@ from pathlib import Path
 
 import psutil
 
-from takeback.errors import TakebackError
+from takeback.errors import SlurmError
 from takeback.launchers import process
 from takeback.launchers.ports import free_port
 
@@ -82,10 +82,6 @@ PARTITIONS = """\
 PartitionName=low Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=1 PreemptMode={preempt} GraceTime={grace}
 PartitionName=high Nodes=ALL MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF
 """
-
-
-class SlurmError(TakebackError):
-    """Slurm can't be had, or a client of it was refused."""
 
 
 def unavailable() -> str | None:
