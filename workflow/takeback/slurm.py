@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -236,9 +237,24 @@ def run(command: Sequence[str], nodes: int, cpus: int) -> int:
         with ending(place):
             cluster = Cluster(place, nodes, cpus)
             cluster.start()
-            done = subprocess.run(command, env={**os.environ, **cluster.environment}, check=False).returncode
-            status[0] = done if done >= 0 else 128 - done
+            with subprocess.Popen(command, env={**os.environ, **cluster.environment}) as child:
+                if wait_for(child.pid, bound):
+                    child.wait()
+                else:
+                    child.kill()
+            status[0] = child.returncode if child.returncode >= 0 else 128 - child.returncode
 
     with folder() as place:
         process.guarded(partial(work, place), [])
     return status[0]
+
+
+def wait_for(pid: int, bound: Sequence[int]) -> bool:
+    """Wait until a child has ended, or one of the descriptors ``bound`` is readable; whether it was the child."""
+    ended = os.pidfd_open(pid)
+    poll = select.poll()
+    for descriptor in (ended, *bound):
+        poll.register(descriptor, select.POLLIN)
+    found = ended in dict(poll.poll())
+    os.close(ended)
+    return found

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -131,6 +132,22 @@ def test_daemons_and_ranks_end_with_whoever_asked_for_them(tmp_path, whom):
         assert client.wait(30) != 0
     wait_for(lambda: not rank.is_running(), 30)
     wait_for(lambda: clusters() <= before, 30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_slurm_for_a_command_ends_with_whoever_asked_for_it_and_so_do_its_jobs(tmp_path, number):
+    told, before = tmp_path / "told", clusters()
+    command = ["srun", "sh", "-c", f"echo $$ > {told}; sleep 1000"]
+    with subprocess.Popen([sys.executable, "-m", "takeback", "slurm", "--nodes", "1", "--", *command]) as asking:
+        wait_for(lambda: told.exists() and told.read_text().strip(), 60)
+        asking.send_signal(number)
+        assert asking.wait(30) == -number
+    wait_for(lambda: clusters() <= before and not psutil.pid_exists(int(told.read_text())), 30)
+
+
+def test_a_slurm_for_a_command_has_its_status():
+    words = ["--nodes", "2", "--", "srun", "-N2", "sh", "-c", "test $SLURM_NODEID = 0 || exit 5"]
+    assert subprocess.run([sys.executable, "-m", "takeback", "slurm", *words], check=False).returncode == 5
 
 
 def daemon_below(process):

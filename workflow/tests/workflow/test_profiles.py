@@ -1,9 +1,9 @@
 """Profiles say where runs are, and change no bit: on a real Slurm of this machine, and dry for the others."""
 
 import importlib.util
+import itertools
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -80,7 +80,10 @@ def test_every_job_goes_through_slurm_and_several_runs_in_one(small_on_slurm):
 
 def test_verdicts_on_slurm_are_those_of_this_machine(small_on_slurm, finished):
     compared = ["cell", "verdict", "surprise", "first_step", "first_state", "diagnosis", "restored_step", "max_ulp"]
-    tables = [pd.read_parquet(flow.folder / "results/small/verdicts.parquet")[compared] for flow, _ in (finished, small_on_slurm)]
+    tables = [
+        pd.read_parquet(flow.folder / "results/small/verdicts.parquet")[compared]
+        for flow, _ in (finished, small_on_slurm)
+    ]
     pd.testing.assert_frame_equal(*tables)
 
 
@@ -94,7 +97,7 @@ def test_runs_on_slurm_have_the_bits_of_this_machine(small_on_slurm, finished):
             assert rows[0][bits].tolist() == rows[1][bits].tolist(), (leg, table)
 
 
-def reference_of(flow, name, call=None):
+def reference_of(flow, name):
     """The evidence of an experiment's reference, as a target."""
     wanted = Flow.run(Flow(flow.folder), name, "--dry-run").stdout
     return f"results/runs/{re.search(r'results/runs/(reference-[^/]+)/', wanted)[1]}/events.parquet"
@@ -149,7 +152,7 @@ def test_on_a_pod_runs_are_one_after_the_other(tmp_path):
         events = pd.read_parquet(flow.folder / "results/runs" / leg / "events.parquet")
         spans.append((events.monotonic.min(), events.monotonic.max()))
     spans.sort()
-    assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 @pytest.mark.parametrize("profile", sorted(path.parent.name for path in PROFILES.glob("*/profile.yaml")))
