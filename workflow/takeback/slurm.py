@@ -30,7 +30,7 @@ from takeback.launchers.ports import free_port
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
-NAME = "takeback-slurm-"  # of its folder: by it leftovers are known
+NAME = "takeback-slurm-"  # of its folder, with the process that it is for: by it leftovers are known
 START = 20.0  # s until all nodes are idle
 ANSWER = 60.0  # s for a client's answer
 LOW, HIGH = "low", "high"  # partitions: a job of the second takes the machine from those of the first
@@ -206,7 +206,7 @@ class Cluster:
 @contextmanager
 def folder() -> Iterator[Path]:
     """A folder for a cluster, which is gone afterwards."""
-    path = Path(tempfile.mkdtemp(prefix=NAME))
+    path = Path(tempfile.mkdtemp(prefix=f"{NAME}{os.getpid()}-"))
     try:
         yield path
     finally:

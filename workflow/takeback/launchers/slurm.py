@@ -32,7 +32,7 @@ from takeback.launchers.watch import Watched, at
 #: ``nproc``: ranks a node, 0: all on one. ``spare``: nodes beside those. ``max_restarts``: requeues after which the job
 #: gives up by itself; Slurm itself knows no such limit. ``kill_wait``: s from SIGTERM to SIGKILL (KillWait). ``grace``:
 #: s before that in which a preempted job is told alone (GraceTime). ``preempt``: PreemptMode.
-PARAMETERS = {"nproc": 0, "spare": 0, "max_restarts": 1, "kill_wait": 5, "grace": 0, "preempt": "requeue"}
+PARAMETERS = {"nproc": 0, "spare": 0, "max_restarts": 0, "kill_wait": 5, "grace": 0, "preempt": "requeue"}
 CHOICES = {"preempt": ["requeue", "cancel"]}
 VICTIMS = ["ranks"]
 OFFERS = ["scheduler"]

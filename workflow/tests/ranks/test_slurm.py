@@ -1,7 +1,6 @@
 """Slurm as a launcher, for real: a cluster of the leg's own, jobs preempted, requeued, cancelled, and nothing left."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from launch import command_of, events, losses, run, script, wait_for
 from takeback import evidence, pool_client, slurm
 from takeback.checkers import attempts
 from takeback.checkers.case import LegView
+from takeback.leftovers import leftovers
 from test_torchrun import LOOP
 
 pytestmark = pytest.mark.skipif(slurm.unavailable() is not None, reason=str(slurm.unavailable()))
@@ -25,17 +25,14 @@ def warm(pool, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def nothing_of_it_is_left():
-    """No daemon, no folder; of others who are at work here, whatever they have."""
-    before = clusters()
+    """No daemon, no folder, no job: also when a test fails."""
     yield
-    assert clusters() <= before
+    assert left() == []
 
 
-def clusters():
-    """Folders of clusters that are there, or that a process names in its command."""
-    words = [word for one in psutil.process_iter(["cmdline"]) for word in one.info["cmdline"] or []]
-    named = [re.search(rf"/{slurm.NAME}\w+", word) for word in words]
-    return {path.name for path in Path("/tmp").glob(f"{slurm.NAME}*")} | {found[0][1:] for found in named if found}
+def left():
+    """What clusters have left whose owner has ended; others may be at work here."""
+    return [line for line in leftovers() if slurm.NAME in line]
 
 
 def job(tmp_path, *kinds, steps=6, pause=0.01, deadline=240.0, **given):
@@ -45,7 +42,7 @@ def job(tmp_path, *kinds, steps=6, pause=0.01, deadline=240.0, **given):
         for number, kind in enumerate(kinds)
     ]
     text = LOOP.replace("{steps}", str(steps)).replace("{pause}", str(pause)).replace("{lost}", "pass")
-    launcher = {"kind": "slurm", "with": given}
+    launcher = {"kind": "slurm", "with": {"max_restarts": 1, **given}}
     return script(tmp_path, text, 2, faults=tuple(faults), launcher=launcher, deadline=deadline)
 
 
@@ -120,7 +117,7 @@ def test_a_requeue_that_never_comes_is_waited_for_until_the_deadline(tmp_path):
 
 @pytest.mark.parametrize("whom", ["the job", "its supervisor"])
 def test_daemons_and_ranks_end_with_whoever_asked_for_them(tmp_path, whom):
-    leg, before = job(tmp_path, steps=100000), clusters()
+    leg = job(tmp_path, steps=100000)
     with subprocess.Popen(command_of(leg, tmp_path)) as client:
         records = tmp_path / leg.id / "records"
         (path,) = wait_for(lambda: [*records.glob("attempt0-rank0-*.jsonl")], 60)
@@ -131,18 +128,18 @@ def test_daemons_and_ranks_end_with_whoever_asked_for_them(tmp_path, whom):
             next(one for one in rank.parents() if daemon_below(one)).kill()
         assert client.wait(30) != 0
     wait_for(lambda: not rank.is_running(), 30)
-    wait_for(lambda: clusters() <= before, 30)
+    wait_for(lambda: left() == [], 30)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_slurm_for_a_command_ends_with_whoever_asked_for_it_and_so_do_its_jobs(tmp_path, number):
-    told, before = tmp_path / "told", clusters()
+    told = tmp_path / "told"
     command = ["srun", "sh", "-c", f"echo $$ > {told}; sleep 1000"]
     with subprocess.Popen([sys.executable, "-m", "takeback", "slurm", "--nodes", "1", "--", *command]) as asking:
         wait_for(lambda: told.exists() and told.read_text().strip(), 60)
         asking.send_signal(number)
         assert asking.wait(30) == -number
-    wait_for(lambda: clusters() <= before and not psutil.pid_exists(int(told.read_text())), 30)
+    wait_for(lambda: left() == [] and not psutil.pid_exists(int(told.read_text())), 30)
 
 
 def test_a_slurm_for_a_command_has_its_status():
