@@ -23,6 +23,7 @@ SLURMCTLD = """\
 [2026-11-30T06:47:06.243] sched: Allocate JobId=17 NodeList=n[0-1] #CPUs=16 Partition=high
 [2026-11-30T06:47:12.521] sched: Allocate JobId=7 NodeList=n[0-1] #CPUs=2 Partition=low
 [2026-11-30T06:47:13.000] requeue job JobId=7 due to failure of node n1
+[2026-11-30T06:47:14.000] preempted JobId=77 has been killed to reclaim resources for JobId=17
 """
 
 
