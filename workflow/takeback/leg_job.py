@@ -88,6 +88,8 @@ def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
     if clock.left() <= 0:
         return clock.REASON
     lacking = machine.lacks(spec["hardware"].get("capability", "default"))
+    if spec["trainer"].get("store") == "object":
+        lacking = lacking or objectstore.unavailable(folder / "checkpoints")
     here = lacking or backend.unavailable(spec["world"]) or faults.unavailable(spec["faults"])
     return here or launchers.unavailable(spec["launcher"])
 

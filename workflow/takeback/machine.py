@@ -24,6 +24,7 @@ _FEATURES = {
     *("avx512_fp16", "amx_tile", "amx_bf16", "asimd", "asimddp", "bf16", "sve", "sve2", "i8mm"),
 }
 _PACKAGES = ("torch", "numpy", "pandas", "pyarrow", "snakemake", "seaborn", "matplotlib")
+_STORE = ("swift", "s3fs")  # server and client of an object store
 _FLAGS = re.compile(
     r"(OMP|MKL|KMP|ATEN|CUBLAS|CUDA|CUDNN|NVIDIA|NCCL|GLOO|TORCH|XLA|TPU|JAX|LIBTPU|PYTHONHASHSEED)(_|$)"
 )
@@ -60,7 +61,7 @@ def of_leg(
     facts = {
         "fingerprint": fingerprint(spec, described, environment, measured),
         "host": {"os": platform.platform(), "machine": platform.machine(), "cores": str(os.cpu_count())},
-        "software": software(),
+        "software": software(*(_STORE if "store" in spec["trainer"] else ())),
         "source": source(),
         "trainer": {"facts": dict(described), "settings": dict(settings)},
         "flags": {k: v for k, v in sorted(environment.items()) if _FLAGS.match(k)}
@@ -75,9 +76,9 @@ def bridge(described: Mapping[str, Any]) -> Mapping[str, Any]:
     return told if isinstance(told, Mapping) else {}
 
 
-def software() -> dict[str, str]:
-    """Versions of what the suite and its trainers build on."""
-    found = {name: version(name) for name in _PACKAGES}
+def software(*more: str) -> dict[str, str]:
+    """Versions of what the suite and its trainers build on, and of ``more`` packages."""
+    found = {name: version(name) for name in (*_PACKAGES, *more)}
     own = {"takeback": __version__, "python": platform.python_version()}
     return own | {name: number for name, number in found.items() if number}
 

@@ -20,6 +20,7 @@ from takeback.leg import ANYWHERE, LOCAL, launcher_of, victims_of, whom
 from takeback.trainers import mesh
 
 PACKAGE = Path(__file__).parent
+FOLDER = "folder"  # where checkpoints are kept unless an experiment says otherwise
 #: Points that are passed before the first step.
 BEFORE_THE_FIRST_STEP = ("start", "load", *ANYWHERE)
 #: What :func:`mesh.check_together` takes.
@@ -35,9 +36,10 @@ def usual_settings() -> dict[str, Any]:
 def trainer_of(given: Mapping[str, Any], root: Path) -> dict[str, Any]:
     """Command and settings; files named in the command are known by their digest, so that an edit re-runs."""
     settings = dict(given.get("settings", {}))
+    store = {"store": given["store"]} if given.get("store", FOLDER) != FOLDER else {}
     if "name" in given:
         check_settings("trainer.settings", settings)
-        return {"command": REFERENCE, "settings": settings}
+        return {"command": REFERENCE, "settings": settings, **store}
     if not any("{checkpoints}" in word for word in given["command"]):
         raise ExperimentError(
             "trainer.command: says nowhere where the checkpoints go; put {checkpoints} where your trainer takes their "
@@ -47,7 +49,7 @@ def trainer_of(given: Mapping[str, Any], root: Path) -> dict[str, Any]:
     missing = [word for word in given["command"] if word.endswith(".py") and word not in sources]
     if missing:
         raise ExperimentError(f"trainer.command: no file {missing[0]!r} in {root}; give it relative to the Snakefile")
-    return {"command": list(given["command"]), "settings": settings, "sources": sources}
+    return {"command": list(given["command"]), "settings": settings, "sources": sources, **store}
 
 
 def sources_of(given: Mapping[str, Any], root: Path) -> dict[str, str]:
@@ -137,6 +139,8 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
         if reference:
             check_together(f"{key}.{axis}", of_run)
     check_launcher(key, axes, settings)
+    if "store" in trainer:
+        check_objects(key, [axes, *lives], resumes)
     check_life(key, {**axes, "step": axes["kill_step"]}, axes["world"], settings, reference)
     world = axes["world"]
     for number, life in enumerate(lives):
@@ -192,6 +196,18 @@ def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[
             alone = [name for name in alone if name not in schema("reference-trainer")["x-points-of-each-writer"]]
         if point in alone and whom(fault) == "ranks" and 0 not in victims_of(fault, world):
             raise ExperimentError(f"{key}.point: rank 0 alone comes by {point}; allowed: fault ranks [0] or all")
+
+
+def check_objects(key: str, lives: list[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
+    """On an object store there are no files and no disk of the trainer's own for a fault to strike, and one way to
+    write.
+    """
+    if settings.get("write", "whole") != "whole":
+        raise ExperimentError(f"{key}.trainer.write: {settings['write']} is a way to write to a folder")
+    for life in lives:
+        for fault in matrix.planned(life, life):
+            if constants("faults", fault["kind"]).get("OF_FILES"):
+                raise ExperimentError(f"{key}.fault: {fault['kind']} strikes files; leave out trainer.store")
 
 
 def check_victims(key: str, fault: Mapping[str, Any], launcher: Any, world: int) -> None:

@@ -18,9 +18,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from takeback.errors import EvidenceError
+from takeback.faults import Surroundings
 from takeback.launchers import process
 
 LOOPBACK = "127.0.0.1"
@@ -100,6 +103,30 @@ def serve(folder: Path, host: str = LOOPBACK) -> Iterator[dict[str, str]]:
         server.kill()
         server.wait()
         server.stdout.close()
+
+
+@dataclass(frozen=True)
+class Served(Surroundings):
+    """A server around the ranks of a run."""
+
+    environment: dict[str, str]
+
+    def variables(self, rank: int) -> dict[str, str]:
+        return self.environment
+
+
+@contextmanager
+def surround(folder: Path, host: str) -> Iterator[Served]:
+    """Serve the checkpoints of a leg while its ranks run."""
+    import s3fs  # noqa: F401 (forks need not import it each; it starts no thread)
+
+    with serve(folder / "checkpoints", host) as environment:
+        yield Served(environment)
+
+
+def address(spec: dict[str, Any], folder: Path) -> str:
+    """Where a leg's trainer keeps its checkpoints: a folder, or the URL of :func:`surround`'s bucket."""
+    return f"s3://{BUCKET}/run" if spec["trainer"].get("store") == "object" else str(folder / "checkpoints")
 
 
 def copy(source: str | Path, target: str | Path) -> None:

@@ -13,6 +13,8 @@ A fault module has
     ``all``.
 ``NEEDS: str``, if not every launcher can have it
     What the launcher must have: ``nodes``, ``scheduler``.
+``OF_FILES: bool``, if true
+    It strikes files or the disk of the checkpoints, which are to be in a folder.
 ``PROVES: dict``, if its victims need not end
     What must have been seen after the strike, such as ``{"state": "stopped"}``, by name: a fault that left no
     trace has not struck.

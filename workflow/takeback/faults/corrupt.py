@@ -14,6 +14,7 @@ from pathlib import Path
 from takeback.faults import Injection
 
 PARAMETERS = {"how": "flip_bit", "file": "newest", "part": "shard"}
+OF_FILES = True
 CHOICES = {
     "how": ["flip_bit", "truncate", "empty", "torn", "missing", "older", "stale", "incomplete"],
     "file": ["newest", "previous", "oldest", "pointer"],

@@ -10,6 +10,7 @@ from takeback import storage
 from takeback.faults import Injection
 
 PARAMETERS = {"free": 4096}  # bytes
+OF_FILES = True
 ENDS_BY = []
 PROVES = {"errno": "ENOSPC"}
 unavailable = storage.no_mounts

@@ -19,6 +19,7 @@ from takeback.faults import Injection
 
 PARAMETERS = {"journal": "idle"}
 CHOICES = {"journal": ["idle", "committed"]}
+OF_FILES = True
 RANKS = "all"
 ENDS_BY = [{"signal": 9}]
 PROVES = {"unclean": True}

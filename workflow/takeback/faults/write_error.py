@@ -13,6 +13,7 @@ from takeback import storage
 from takeback.faults import Injection
 
 ENDS_BY = []
+OF_FILES = True
 PROVES = {"errno": "EIO"}
 SHUTDOWN = 0x8004587D  # EXT4_IOC_SHUTDOWN, linux/ext4.h
 NO_LOG_FLUSH = 2

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import clock, faults
+from takeback import clock, faults, network, objectstore
 from takeback.faults import Surroundings, Victim
 from takeback.launchers import process, rank
 from takeback.launchers.deadline import Deadline
@@ -60,12 +60,18 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
 
 
 def surroundings(spec: dict[str, Any], folder: Path, stack: ExitStack) -> dict[str, Surroundings]:
-    """What the planned faults put around the ranks, by fault; taken away with the stack."""
+    """What the planned faults put around the ranks, by fault, and the object store, if the trainer wants one; all is
+    taken away with the stack.
+    """
     around = {}
     for fault in spec["faults"]:
         surround = getattr(faults.get(fault["kind"]), "surround", None)
         if surround is not None:
             around[fault["id"]] = stack.enter_context(surround(fault, folder, spec["world"]))
+    if spec["trainer"].get("store") == "object":
+        apart = any("TAKEBACK_HOST" in surrounding.variables(0) for surrounding in around.values())
+        host = network.address() if apart else LOOPBACK
+        around["store"] = stack.enter_context(objectstore.surround(folder, host))
     return around
 
 
@@ -119,7 +125,8 @@ def host_store() -> Any:
 
 def command(spec: dict[str, Any], folder: Path) -> list[str]:
     """The words that start one rank, with settings appended as ``--name value``."""
-    fill = {"checkpoints": str(folder / "checkpoints"), "backend": spec["backend"], "world": str(spec["world"])}
+    fill = {"checkpoints": objectstore.address(spec, folder)}
+    fill |= {"backend": spec["backend"], "world": str(spec["world"])}
     words = [filled(word, fill) for word in spec["trainer"]["command"]]
     for name, value in spec["trainer"]["settings"].items():
         words += [f"--{name}", str(value)]

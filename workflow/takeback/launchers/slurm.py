@@ -122,6 +122,8 @@ class Job(Watched):
             "TAKEBACK_RECORDS": str(self.folder / "records"),
             "TAKEBACK_ARMED": armed(self.spec["faults"]),
         }
+        for surrounding in self.around.values():
+            variables |= surrounding.variables(0)
         words = ["sbatch", "--parsable", "-p", slurm.LOW, *size, *how, str(script)]
         self.number = self.cluster.client(*words, variables=variables)
         self.recorder("agent_launched", attempt=0, of_agent=0, of_pid=os.getpid(), job=self.number)

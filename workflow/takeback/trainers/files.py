@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 #: What each way does: write a temporary file and rename it, fsync the file, fsync the folder.
 WAYS = {
@@ -16,36 +18,27 @@ WAYS = {
 }
 
 
-def write(
-    path: Path,
-    data: bytes | memoryview,
-    way: str,
-    half: Callable[[], None] | None = None,
-    written: Callable[[], None] | None = None,
-) -> dict[str, float]:
-    """Put ``data`` under ``path``. Done ``whole``, there is the old file or the new after a crash, and never a part.
+@contextmanager
+def create(
+    path: Path, way: str, clock: Clock | None = None, written: Callable[[], None] | None = None
+) -> Iterator[BinaryIO]:
+    """A file to write, which has its name when all went well. Done ``whole``, there is the old file or the new after
+    a crash, and never a part.
 
     Args:
         way: one of :data:`WAYS`.
-        half: called when half of the bytes are written, if given.
-        written: called when all are, before the file has its name.
-
-    Returns:
-        Seconds that each part took: ``write``, ``fsync_file``, ``rename``, ``fsync_folder``.
+        clock: is told the seconds that each part took: ``write``, ``fsync_file``, ``rename``, ``fsync_folder``.
+        written: called when all is written, before the file has its name.
 
     Raises:
         OSError: it could not be written. A temporary file is gone again; in place, a part may be left.
     """
     by_rename, sync_file, sync_folder = WAYS[way]
     target = path.with_name(path.name + ".tmp") if by_rename else path
-    clock = Clock()
+    clock = clock or Clock()
     try:
         with open(target, "wb") as file:
-            file.write(data[: len(data) // 2])
-            if half:
-                file.flush()
-                half()
-            file.write(data[len(data) // 2 :])
+            yield file
             file.flush()
             clock("write")
             if sync_file:
@@ -53,8 +46,8 @@ def write(
                 clock("fsync_file")
         if written:
             written()
+            clock.skip()
         if by_rename:
-            clock("point")
             os.replace(target, path)
             clock("rename")
     except OSError:
@@ -64,7 +57,6 @@ def write(
     if sync_folder:
         sync(path.parent)
         clock("fsync_folder")
-    return {part: seconds for part, seconds in clock.took.items() if part != "point"}
 
 
 def sync(path: Path) -> None:
@@ -86,3 +78,7 @@ class Clock:
     def __call__(self, part: str) -> None:
         now = time.perf_counter()
         self.took[part], self.last = now - self.last, now
+
+    def skip(self) -> None:
+        """What was done since the last call does not count."""
+        self.last = time.perf_counter()

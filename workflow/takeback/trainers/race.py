@@ -9,15 +9,15 @@ Here each can be left out.
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import torch.distributed as dist
 
 from takeback import probe
-from takeback.trainers.checkpoints import CheckpointError, Checkpoints
+from takeback.trainers.checkpoints import POINTER, CheckpointError, Checkpoints
 from takeback.trainers.checkpoints.file import read
 from takeback.trainers.settings import Settings
 from takeback.trainers.state import State
+from takeback.trainers.stores import Store
 
 
 def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group: dist.ProcessGroup) -> None:
@@ -33,21 +33,22 @@ def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group
         dist.barrier(group)
     if rank != 0:
         time.sleep(cfg.slow / 2)  # its own clock: it comes when rank 0 is half-way, or has gone on
-    path = checkpoints.folder / newest(checkpoints.folder, cfg.find)
-    state.restore(read(path)["state"], rank)
+    name = newest(checkpoints.store, cfg.find)
+    state.restore(read(checkpoints.store, name)["state"], rank)
     probe.record("reloaded", step=state.step)
     if cfg.reload == "both":
         dist.barrier(group)
     if rank == 0 and cfg.prune == "yes":
-        path.unlink()
+        checkpoints.remove(name)
     probe.saved(state.step, state=state.collect() if probe.active() else None)
 
 
-def newest(folder: Path, how: str) -> str:
+def newest(store: Store, how: str) -> str:
     """Name of the newest checkpoint: by the pointer, which is written last, or by the names of the files."""
     if how == "pointer":
-        return (folder / "latest").read_text().strip()
-    names = [path.name for path in folder.glob("step-*.pt")]
+        with store.open(POINTER) as file:
+            return file.read().decode().strip()
+    names = [name for name in store.names() if name.endswith(".pt")]
     if not names:
-        raise CheckpointError(f"{folder}: there is no checkpoint")
+        raise CheckpointError(f"{store.place('step-*.pt')}: there is no checkpoint")
     return max(names)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from takeback import backends
-from takeback.trainers import mesh
+from takeback.trainers import mesh, stores
 
 
 class SettingsError(ValueError):
@@ -147,6 +147,8 @@ def check(settings: Settings, world: int) -> None:
             )
         if settings.heads % dimensions.get("tensor", 1):
             raise SettingsError(f"--heads: {settings.heads} can't be dealt evenly to {dimensions['tensor']} ranks")
+    if settings.write != "whole" and stores.is_url(settings.checkpoints):
+        raise SettingsError(f"--write: {settings.write} is a way to write to a folder, not to {settings.checkpoints}")
     if settings.reload != "never" and settings.format != "file":
         raise SettingsError(f"--reload: {settings.reload} needs --format file, not {settings.format}")
     if settings.timeout and settings.strategy not in ("ddp", "single"):
@@ -184,7 +186,7 @@ def parse(argv: list[str] | None, world: int, *, prog: str, description: str | N
     for entry in dataclasses.fields(Settings):
         name = f"--{entry.name}"
         if entry.name == "checkpoints":
-            parser.add_argument(name, required=True, help="folder for the checkpoints")
+            parser.add_argument(name, required=True, help="folder or URL (s3://bucket/run) for the checkpoints")
         else:
             choices = backends.names() if entry.name == "backend" else entry.metadata.get("allowed")
             parser.add_argument(

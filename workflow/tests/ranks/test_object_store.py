@@ -11,22 +11,43 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
-import sealed
+import torch
 from takeback import leg_job, network, objectstore
 from takeback.trainers import stores
-from takeback.trainers.stores import StoreError, manifest
+from takeback.trainers.checkpoints import CheckpointError, Checkpoints
+from takeback.trainers.settings import Settings
 
 pytestmark = pytest.mark.skipif(
     objectstore.unavailable(Path()) is not None, reason=str(objectstore.unavailable(Path()))
 )
 OWN = "s3://checkpoints/run"
-OBJECTS = {"0.bin": b"weights" * 1000, "1.bin": b"moments" * 1000}
-save = partial(sealed.save, objects=OBJECTS)
+WEIGHTS = torch.arange(1000.0)
+
+
+def put(store, name, data):
+    with store.create(name) as file:
+        file.write(data)
+
+
+def read(store, name):
+    with store.open(name) as file:
+        return file.read()
+
+
+def save(address, step):
+    """Save as rank 0 does; returns the checkpoint's name."""
+    Checkpoints(Settings(address), {}).format.write(step, {"step": step, "weights": WEIGHTS})
+    return f"step-{step:08d}.pt"
+
+
+def newest(address):
+    """The step that a resume would find, its content verified; None for a start from scratch."""
+    found = Checkpoints(Settings(address), {}).newest(None)
+    return found and found[0]["step"]
 
 
 def use(variables):
@@ -74,10 +95,10 @@ def folder(tmp_path):
 
 @pytest.fixture
 def own(folder):
-    """A store on a server of the test's own."""
+    """The address on a server of the test's own."""
     with objectstore.serve(folder) as variables:
         use(variables)
-        yield stores.get(OWN)
+        yield OWN
 
 
 def kill_when_told(program, *words):
@@ -116,71 +137,64 @@ signal.pause()
 def test_a_put_that_is_killed_leaves_what_was_there(store, before):
     name = "step-00000001/0.bin"
     if before:
-        store.write(name, before)
+        put(store, name, before)
     url = store.fs.sign(f"{store.root}/{name}", client_method="put_object")
     assert kill_when_told(HALF_A_PUT, url) == "half"
     if before:
-        assert store.read(name) == before
+        assert read(store, name) == before
     else:
         with pytest.raises(FileNotFoundError):
-            store.read(name)
-    assert store.names() == ([name] if before else [])
+            store.open(name)
+    assert store.has(name) == bool(before)
+    assert store.names() == ({"step-00000001"} if before else set())
 
 
-TWO_OF_THREE_PARTS = """
+HALF_AN_UPLOAD = """
 import signal, sys
 from takeback.trainers import stores
 store = stores.get(sys.argv[1])
-file = store.fs.open(f"{store.root}/{sys.argv[2]}", "wb", block_size=5 << 20)
-file.write(b"x" * (11 << 20))
-print(len(file.parts), flush=True)
-signal.pause()
+with store.create(sys.argv[2], written=signal.pause) as file:
+    file.write(b"x" * int(sys.argv[3]))
+    file.flush()
+    print(len(file.parts or ()), flush=True)
+    if sys.argv[4] == "half":
+        signal.pause()
+    file.close()
+    print("all parts", flush=True)
 """
 
 
-def test_a_multipart_upload_that_is_killed_leaves_no_object(store, address):
-    first = save(store, 1)
-    assert int(kill_when_told(TWO_OF_THREE_PARTS, address, "step-00000002/0.bin")) >= 1
-    assert manifest.begun(store) == [first]
-    with pytest.raises(FileNotFoundError):
-        store.read("step-00000002/0.bin")
+@pytest.mark.parametrize(("size", "until"), [(60 << 20, "half"), (1000, "all")])
+def test_an_upload_that_is_killed_leaves_no_object(store, address, size, until):
+    child = [sys.executable, "-c", HALF_AN_UPLOAD, address, "large", str(size), until]
+    with subprocess.Popen(child, stdout=subprocess.PIPE, text=True) as upload:
+        assert upload.stdout.readline().strip() == ("1" if until == "half" else "0")
+        assert until == "half" or upload.stdout.readline().strip() == "all parts"
+        upload.kill()
+    assert not store.has("large") and store.names() == set()
     left = [f"checkpoints/{upload['Key']}" for upload in store.fs.list_multipart_uploads("checkpoints")]
-    assert left == [f"{store.root}/step-00000002/0.bin"]
+    assert f"{store.root}/large" in left
 
 
-def test_a_multipart_upload_is_one_object_once_it_is_complete(store):
-    data = os.urandom(11 << 20)
-    with store.fs.open(f"{store.root}/large", "wb", block_size=5 << 20) as file:
-        file.write(data)
-    assert store.read("large") == data
-    assert store.names() == ["large"]
+@pytest.mark.parametrize("size", [0, 1000, 60 << 20])
+def test_an_upload_is_one_object_once_it_is_complete(store, size):
+    data = os.urandom(size)
+    put(store, "large", data)
+    assert read(store, "large") == data
+    assert store.names() == {"large"}
 
 
-SAVE = """
-import signal, sys
-from takeback.trainers import stores
-from takeback.trainers.stores import manifest
-address, done = sys.argv[1], int(sys.argv[2])
-store, objects = stores.get(address), {"0.bin": b"0" * 1000, "1.bin": b"1" * 1000}
-steps = [lambda: store.write("step-00000002/0.bin", objects["0.bin"]),
-         lambda: store.write("step-00000002/1.bin", objects["1.bin"]),
-         lambda: manifest.seal(store, "step-00000002", {k: manifest.digest(v) for k, v in objects.items()}),
-         lambda: store.write("latest", b"step-00000002")]
-for step in steps[:done]:
-    step()
-print("done", flush=True)
-signal.pause()
-"""
-
-
-@pytest.mark.parametrize(("done", "newest"), [(1, 1), (2, 1), (3, 1), (4, 2)])
-def test_a_save_that_is_killed_leaves_a_whole_checkpoint(store, address, done, newest):
-    save(store, 1)
-    assert kill_when_told(SAVE, address, str(done)) == "done"
-    found = manifest.newest(store)
-    assert found == f"step-{newest:08d}"
-    manifest.check(store, found)
-    assert manifest.sealed(store) == ["step-00000001", "step-00000002"][: 2 if done > 2 else 1]
+@pytest.mark.parametrize("size", [1000, 60 << 20])
+def test_an_upload_that_ends_in_an_error_leaves_what_was_there_and_no_parts(store, size):
+    put(store, "large", b"before")
+    with pytest.raises(ZeroDivisionError), store.create("large") as file:
+        file.write(b"x" * size)
+        file.flush()
+        raise ZeroDivisionError
+    assert read(store, "large") == b"before"
+    assert f"{store.root}/large" not in {
+        f"checkpoints/{one['Key']}" for one in store.fs.list_multipart_uploads("checkpoints")
+    }
 
 
 # Listings
@@ -189,68 +203,64 @@ def test_a_save_that_is_killed_leaves_a_whole_checkpoint(store, address, done, n
 def test_a_listing_that_a_client_keeps_does_not_hide_what_another_process_saved(store, address):
     import s3fs
 
-    first = save(store, 1)
+    first = save(address, 1)
     keeps = s3fs.S3FileSystem(skip_instance_cache=True)
-    folder = f"{store.root}/step-00000002"
     for client in (keeps, store.fs, store.reader("step-00000002").fs.fs):
         assert client.ls(store.root)
-        assert not client.exists(f"{folder}/1.bin")
-    assert kill_when_told(SAVE, address, "4") == "done"
-    assert [Path(path).name for path in keeps.ls(store.root)] == ["latest", first]  # what fsspec does by itself
-    assert manifest.sealed(store) == [first, "step-00000002"]
+    program = "import sys; from takeback.trainers import stores\n"
+    program += "with stores.get(sys.argv[1]).create('new') as file: file.write(b'new')"
+    subprocess.run([sys.executable, "-c", program, address], check=True)
+    assert {Path(path).name for path in keeps.ls(store.root)} == {"latest", first}  # what fsspec does by itself
+    assert store.names() == {"latest", first, "new"}
     for client in (store.fs, store.reader("step-00000002").fs.fs):
-        assert [Path(path).name for path in client.ls(store.root)] == ["latest", first, "step-00000002"]
+        assert {Path(path).name for path in client.ls(store.root)} == {"latest", first, "new"}
 
 
 def test_a_listing_of_the_server_that_lags_behind_does_not_make_a_resume_go_back(own, folder, tmp_path):
     """The database of the listing is put back to before the second save: a replica that has not heard of it yet."""
-    first = save(own, 1)
-    assert manifest.sealed(own) == [first]  # Swift writes what it was told to the database when it is asked
+    first, store = save(own, 1), stores.get(own)
+    assert store.names() == {"latest", first}  # Swift writes what it was told to the database when it is asked
     shutil.copytree(folder / "disk" / "containers", tmp_path / "before")
     second = save(own, 2)
-    assert manifest.sealed(own) == [first, second]
+    assert store.names() == {"latest", first, second}
     shutil.copytree(tmp_path / "before", folder / "disk" / "containers", dirs_exist_ok=True)
-    assert manifest.sealed(own) == [first]
-    assert manifest.newest(own) == second
-    manifest.check(own, second)
+    assert store.names() == {"latest", first}
+    assert newest(own) == 2
 
 
 # Damage
 
 
 def test_a_bit_that_flips_on_the_disk_of_the_server_is_found(own, folder):
-    name = save(own, 1)
-    (data,) = (path for path in folder.rglob("*.data") if path.read_bytes() == OBJECTS["1.bin"])
+    save(own, 1)
+    (data,) = (path for path in folder.rglob("*.data") if b"xxh3_128" in path.read_bytes())
     with open(data, "r+b") as file:
-        file.seek(100)
+        file.seek(data.stat().st_size // 2)
         file.write(b"!")
-    with pytest.raises(StoreError, match=rf"{name}/1.bin: is (damaged|missing)"):
-        manifest.check(own, name)
+    with pytest.raises(CheckpointError, match=r"step-00000001.pt: (is damaged|can't be read)"):
+        newest(own)
 
 
-def test_a_bucket_that_is_not_there_is_an_error_and_no_start_from_scratch(store):
-    assert manifest.newest(store) is None
-    with pytest.raises(FileNotFoundError, match="bucket does not exist"):
-        manifest.newest(stores.get("s3://checkpoint/run"))
+def test_a_bucket_that_is_not_there_is_an_error_and_no_start_from_scratch(address):
+    assert newest(address) is None
+    with pytest.raises(CheckpointError, match="bucket does not exist"):
+        newest("s3://checkpoint/run")
 
 
 # DCP
 
 
 def test_dcp_saves_and_loads_the_same_bits(store):
-    import torch
     import torch.distributed.checkpoint as dcp
 
     name, generator = "step-00000001", torch.Generator().manual_seed(1)
     state = {"weight": torch.randn(300, 200, generator=generator), "step": torch.tensor(7)}
-    written = dcp.save(state, storage_writer=store.writer(name), no_dist=True)
-    files = {".metadata", *(info.relative_path for info in written.storage_data.values())}
-    manifest.seal(store, name, {file: manifest.digest(store.read(f"{name}/{file}")) for file in files})
-    assert {f"{name}/{file}" for file in (*files, "manifest.json")} == set(store.names())
-    manifest.check(store, name)
+    dcp.save(state, storage_writer=store.writer(name), no_dist=True)
     loaded = {key: torch.zeros_like(value) for key, value in state.items()}
     dcp.load(loaded, storage_reader=store.reader(name), no_dist=True)
     assert all(torch.equal(loaded[key], value) for key, value in state.items())
+    store.remove(name)
+    assert store.names() == set()
 
 
 # The server
@@ -259,18 +269,16 @@ def test_dcp_saves_and_loads_the_same_bits(store):
 def test_a_server_on_a_copy_has_the_same_objects_and_leaves_the_first_alone(folder, tmp_path):
     with objectstore.serve(folder) as variables:
         use(variables)
-        name = save(stores.get(OWN), 1)
+        save(OWN, 1)
     shutil.copytree(folder, tmp_path / "child", copy_function=objectstore.copy)
     with objectstore.serve(tmp_path / "child") as other:
         assert other["AWS_ENDPOINT_URL_S3"] != variables["AWS_ENDPOINT_URL_S3"]
         use(other)
-        child = stores.get(OWN + "/")
-        assert manifest.newest(child) == name
-        manifest.check(child, name)
-        manifest.retire(child, name)
+        assert newest(OWN + "/") == 1
+        stores.get(OWN).remove("step-00000001.pt")
     with objectstore.serve(folder) as again:
         use(again)
-        manifest.check(stores.get(OWN), name)
+        assert newest(OWN) == 1
 
 
 def test_a_leg_is_given_its_parents_objects_with_their_attributes_and_may_write_them(tmp_path):
@@ -287,18 +295,18 @@ def test_a_leg_is_given_its_parents_objects_with_their_attributes_and_may_write_
 
 @pytest.mark.parametrize(
     ("saves", "says"),
-    [(1, "step-00000001: is not complete: it has no manifest"), (2, "latest: is missing, and 2 checkpoints are there")],
+    [(1, "latest: is damaged: it names nothing"), (2, "latest: is damaged: it names nothing, and 2 newer")],
 )
 def test_a_copy_that_lost_the_attributes_is_refused_and_is_no_start_from_scratch(folder, tmp_path, saves, says):
     with objectstore.serve(folder) as variables:
         use(variables)
         for step in range(1, saves + 1):
-            save(stores.get(OWN), step)
+            save(OWN, step)
     shutil.copytree(folder, tmp_path / "child", copy_function=shutil.copyfile)
     with objectstore.serve(tmp_path / "child") as other:
         use(other)
-        with pytest.raises(StoreError, match=says):
-            manifest.newest(stores.get(OWN))
+        with pytest.raises(CheckpointError, match=says):
+            newest(OWN)
 
 
 OWNER = """
@@ -332,8 +340,9 @@ def test_a_server_ends_with_its_owner_however_that_ends(folder):
 ONE_PUT = """
 from takeback.trainers import stores
 store = stores.get("s3://checkpoints/run")
-store.write("latest", b"step-00000001")
-print(store.read("latest").decode())
+with store.create("latest") as file:
+    file.write(b"step-00000001")
+print(store.open("latest").read().decode())
 """
 
 
@@ -362,6 +371,6 @@ def test_a_server_that_is_gone_is_an_oserror(folder):
     with objectstore.serve(folder) as variables:
         use(variables)
         store = stores.get(OWN)
-        store.write("latest", b"step-00000001")
+        put(store, "latest", b"step-00000001")
     with pytest.raises(OSError, match="Could not connect"):
-        store.read("latest")
+        store.open("latest")

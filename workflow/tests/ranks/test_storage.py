@@ -27,8 +27,13 @@ for step in (1, 2):
     probe.step(step, 1.0 / step)
     data = str(step).encode() * 100_000
     try:
-        files.write(folder / f"step-{step:08d}.pt", data, "WAY", lambda: probe.point("save.write", step))
-        files.write(folder / "latest", f"step-{step:08d}.pt".encode(), "WAY")
+        with files.create(folder / f"step-{step:08d}.pt", "WAY") as file:
+            file.write(data[: len(data) // 2])
+            file.flush()
+            probe.point("save.write", step)
+            file.write(data[len(data) // 2 :])
+        with files.create(folder / "latest", "WAY") as file:
+            file.write(f"step-{step:08d}.pt".encode())
     except OSError as error:
         sys.exit(str(error))
     probe.saved(step)

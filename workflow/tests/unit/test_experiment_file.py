@@ -167,6 +167,27 @@ def test_a_mistake_is_one_line_that_names_file_key_and_what_is_allowed(tmp_path,
 
 
 @pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"fault": [[{"kind": "sigkill", "ranks": "all"}, {"kind": "corrupt", "point": "end"}]]},
+            "corrupt strikes files",
+        ),
+        ({"fault": {"kind": "power_loss", "ranks": "all"}}, "power_loss strikes files"),
+        ({"then": [{"kill_step": 8, "fault": {"kind": "disk_full"}}]}, "disk_full strikes files"),
+        ({"trainer": {"write": "rename"}}, "trainer.write: rename is a way to write to a folder"),
+    ],
+)
+def test_on_an_object_store_no_fault_strikes_files(tmp_path, change, words):
+    on_objects = changed(("trainer", "store"), "object")
+    assert {cell.resumed.trainer["store"] for cell in experiment.load(write(tmp_path, on_objects)).cells} == {"object"}
+    folder = {**GOOD, "matrix": {**GOOD["matrix"], **change}}
+    assert "store" not in experiment.load(write(tmp_path, folder)).cells[0].resumed.trainer
+    with pytest.raises(ExperimentError, match=words):
+        experiment.load(write(tmp_path, {**on_objects, "matrix": {**GOOD["matrix"], **change}}))
+
+
+@pytest.mark.parametrize(
     "text", ["a: [1", "a: 1\na: 2", "- 1", "", "title: \x00", "title: 2020-99-99", "[" * 3000, "1: a\nfoo: b"]
 )
 def test_a_file_that_is_no_experiment_is_refused_in_one_line(tmp_path, text):

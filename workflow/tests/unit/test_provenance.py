@@ -23,6 +23,13 @@ def test_the_id_of_a_leg_changes_with_any_fact_and_with_nothing_else():
     assert one["id"] == same["id"] != other["id"]
 
 
+def test_server_and_client_are_named_where_checkpoints_are_objects():
+    on_objects = {**SPEC, "trainer": {**SPEC["trainer"], "store": "object"}}
+    pytest.importorskip("swift", reason="no object server is installed")
+    assert {"swift", "s3fs"} <= machine.of_leg(on_objects, {}, {})["software"].keys()
+    assert not {"swift", "s3fs"} & machine.of_leg(SPEC, {}, {})["software"].keys()
+
+
 def test_threads_and_kernels_of_all_ranks_as_they_found_them_are_in_the_fingerprint():
     asked = {"OMP_NUM_THREADS": "3", "ATEN_CPU_CAPABILITY": "avx2"}
     measured = [{"kernels": "DEFAULT", "threads": 3}, {"kernels": "AVX2", "threads": 3}]

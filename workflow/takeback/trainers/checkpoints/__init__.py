@@ -1,7 +1,8 @@
 """Whole-state checkpoints that a kill at any instruction leaves whole or absent, in one of several formats.
 
 ``step-00000008.pt`` is one file (:mod:`.file`), ``step-00000008.dcp`` a directory with files of each rank
-(:mod:`.dcp`, and :mod:`.dcp_async` in the background). What each format must do: write so that an incomplete
+(:mod:`.dcp`, and :mod:`.dcp_async` in the background), in a folder
+or on an object store (:mod:`takeback.trainers.stores`). What each format must do: write so that an incomplete
 checkpoint can't be taken for a complete one, and refuse on load what is not what was written. What is common
 to all is here: ``latest`` holds the name of the newest complete one, and is written last; old ones are retired.
 A load takes the format from the name, so that what one wrote is read under every other.
@@ -19,22 +20,23 @@ from __future__ import annotations
 
 import importlib
 import re
-import shutil
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 from takeback import probe
-from takeback.trainers import files
+from takeback.trainers import stores
+from takeback.trainers.files import Clock
 from takeback.trainers.settings import Settings
 from takeback.trainers.state import State, forget, rounded
+from takeback.trainers.stores import why
 from takeback.trainers.strategies import Strategy
 
 #: What is in ``run`` under "format": a checkpoint that says more is of a newer trainer.
 VERSION = 1
-_POINTER = "latest"
+POINTER = "latest"
+MANIFEST = "manifest.json"  # what makes a directory complete
 _NAME = re.compile(r"step-(\d+)\.(pt|dcp)")
 _MODULES = {"pt": "file", "dcp": "dcp"}
 
@@ -51,7 +53,7 @@ class Format(ABC):
     """How the checkpoint of one step is written and read."""
 
     def __init__(self, checkpoints: Checkpoints) -> None:
-        self.checkpoints, self.cfg, self.folder = checkpoints, checkpoints.cfg, checkpoints.folder
+        self.checkpoints, self.cfg, self.store = checkpoints, checkpoints.cfg, checkpoints.store
 
     @abstractmethod
     def save(self, step: int, state: State, group: dist.ProcessGroup) -> None:
@@ -69,7 +71,7 @@ class Format(ABC):
         """
 
     @abstractmethod
-    def load(self, path: Path, state: State) -> tuple[dict[str, Any], bool]:
+    def load(self, name: str, state: State) -> tuple[dict[str, Any], bool]:
         """What was saved: the snapshot, and whether its tensors are whole or this rank's parts.
 
         No collective: each rank reads for itself. ``state`` stays what it is; it says which parts this rank holds.
@@ -84,13 +86,14 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-        cfg: ``checkpoints`` (folder, made if it is not there), ``format``, ``keep`` (how many; the one that was
+        cfg: ``checkpoints`` (folder, made if it is not there, or URL), ``format``, ``keep`` (how many; the one that was
             restored from and the one that ``latest`` names are kept besides), ``write``, ``verify``, ``damaged``.
         run: what a checkpoint must have been made with to be of use here, by name.
     """
 
     def __init__(self, cfg: Settings, run: dict[str, Any]) -> None:
-        self.cfg, self.folder, self.run = cfg, Path(cfg.checkpoints), {**run, "format": VERSION}
+        self.cfg, self.run = cfg, {**run, "format": VERSION}
+        self.store = stores.get(cfg.checkpoints, cfg.write)
         self.in_use: str | None = None
         self.format = self._module(cfg.format.replace("-", "_"))
 
@@ -129,12 +132,12 @@ class Checkpoints:
         probe.point("load")
         damaged: dict[str, str] = {}
         if self.cfg.damaged == "refuse":
-            return self._newest(state, stale, damaged)
+            return self.newest(state, stale, damaged)
         newest = None
         while True:
             found = problem = None
             try:
-                found = self._newest(state, stale, damaged, newest)
+                found = self.newest(state, stale, damaged, newest)
             except CheckpointError as error:
                 problem = error
             ranks: list[Any] = [None] * dist.get_world_size(group)
@@ -149,10 +152,19 @@ class Checkpoints:
                 for name in sorted(told.keys() - damaged.keys()):
                     self._tell(name, CheckpointError(f"rank {rank}: {told[name]}"), damaged)
 
-    def _newest(
-        self, state: State, stale: bool, damaged: dict[str, str], newest: str | None = None
+    def newest(
+        self,
+        state: State | None,
+        stale: bool = False,
+        damaged: dict[str, str] | None = None,
+        newest: str | None = None,
     ) -> tuple[dict[str, Any], bool] | None:
-        """The newest that is whole here, and not newer than ``newest``; what is damaged is added to ``damaged``."""
+        """What the newest holds that is whole here, and not newer than ``newest``; None where nothing has been saved.
+
+        Raises:
+            CheckpointError: see :meth:`restore`. What is damaged is added to ``damaged`` instead where one may go on.
+        """
+        damaged = {} if damaged is None else damaged
         there = sorted(self._complete(), reverse=True)
         try:
             name = self._named(there)
@@ -162,16 +174,17 @@ class Checkpoints:
                 name = next((other for other in there if other < name), name)
             candidates = [name, *(other for other in there if other != name)]
         except CheckpointError as error:
-            self._tell(_POINTER, error, damaged)
+            self._tell(POINTER, error, damaged)
             candidates = there
         for name in candidates:
             if newest is not None and name > newest:
                 continue
             _, step, suffix = _NAME.fullmatch(name).group(0, 1, 2)
             try:
-                saved, whole = self._module(_MODULES[suffix]).load(self.folder / name, state)
+                saved, whole = self._module(_MODULES[suffix]).load(name, state)
                 if self.cfg.verify == "checksum" and saved["step"] != int(step):
-                    raise CheckpointError(f"{self.folder / name}: is damaged: it is that of step {saved['step']}")
+                    place = self.store.place(name)
+                    raise CheckpointError(f"{place}: is damaged: it is that of step {saved['step']}")
             except OtherRunError:
                 raise
             except CheckpointError as error:
@@ -183,8 +196,11 @@ class Checkpoints:
 
     def _complete(self) -> list[str]:
         """Names of those that could be complete: a directory without its manifest is not."""
-        found = [path for path in self.folder.glob("step-*") if _NAME.fullmatch(path.name)]
-        return [path.name for path in found if path.suffix != ".dcp" or (path / "manifest.json").exists()]
+        try:
+            found = [name for name in self.store.names() if _NAME.fullmatch(name)]
+            return [name for name in found if not name.endswith(".dcp") or self.store.has(f"{name}/{MANIFEST}")]
+        except OSError as error:
+            raise CheckpointError(f"{self.cfg.checkpoints}: can't be read: {why(error)}") from None
 
     def _named(self, there: list[str]) -> str | None:
         """The name in ``latest``; None where nothing has been saved yet.
@@ -192,16 +208,17 @@ class Checkpoints:
         Raises:
             CheckpointError: it can't be what the last save wrote.
         """
-        pointer = self.folder / _POINTER
+        pointer = self.store.place(POINTER)
         try:
-            name = pointer.read_bytes().decode(errors="replace").strip()
+            with self.store.open(POINTER) as file:
+                name = file.read().decode(errors="replace").strip()
         except FileNotFoundError:
             name = ""
         except OSError as error:
-            raise CheckpointError(f"{pointer}: can't be read: {error.strerror}") from None
+            raise CheckpointError(f"{pointer}: can't be read: {why(error)}") from None
         # A save that was killed before its pointer leaves one file that is newer, and never two.
         newer = [file for file in there if file > name]
-        if not name and len(newer) < 2 and not pointer.exists():
+        if not name and len(newer) < 2 and POINTER not in self.store.names():
             return None
         if name and not _NAME.fullmatch(name):
             raise CheckpointError(f"{pointer}: is damaged: {name!r} is no name of a checkpoint")
@@ -220,14 +237,15 @@ class Checkpoints:
         probe.record("damaged", step=int(found[1]) if found else None, file=name, reason=str(error))
         damaged[name] = str(error)
 
-    def check_run(self, path: Path, run: dict[str, Any]) -> None:
-        """Raise :class:`OtherRunError` unless ``run``, read from ``path``, is what this run is made with."""
+    def check_run(self, name: str, run: dict[str, Any]) -> None:
+        """Raise :class:`OtherRunError` unless ``run``, read from ``name``, is what this run is made with."""
+        place = self.store.place(name)
         if run.get("format", 0) > VERSION:
             newer = f"format {run['format']}; this trainer reads {VERSION}"
-            raise OtherRunError(f"{path}: is of a newer trainer: {newer}")
+            raise OtherRunError(f"{place}: is of a newer trainer: {newer}")
         for key, here in self.run.items():
             if run.get(key) != here:
-                raise OtherRunError(f"{path}: is of another run: {key} is {run.get(key)} there, {here} here")
+                raise OtherRunError(f"{place}: is of another run: {key} is {run.get(key)} there, {here} here")
 
     def commit(self, name: str, step: int) -> dict[str, float]:
         """``name`` is complete: have ``latest`` name it, and retire old ones; on rank 0 alone. Returns seconds.
@@ -236,28 +254,24 @@ class Checkpoints:
             OSError: the pointer could not be written.
         """
         probe.point("save.commit", step)
-        took = files.write(self.folder / _POINTER, f"{name}\n".encode(), self.cfg.write)
+        clock = Clock()
+        with self.store.create(POINTER, clock) as file:
+            file.write(f"{name}\n".encode())
         probe.record("committed", step=step)
         probe.point("save.pointer", step)
         old = sorted(self._complete())[: -self.cfg.keep]
-        for path in [
-            *(self.folder / other for other in old if other not in (name, self.in_use)),
-            *self._left_behind(name),
-        ]:
-            remove(path)
+        for other in [*(one for one in old if one not in (name, self.in_use)), *self._left_behind(name)]:
+            self.remove(other)
             probe.point("save.retire", step)
-        return took
+        return clock.took
 
-    def _left_behind(self, newest: str) -> list[Path]:
+    def _left_behind(self, newest: str) -> list[str]:
         """What killed saves left."""
-        incomplete = {path.name for path in self.folder.glob("step-*.dcp")} - set(self._complete())
-        return [*self.folder.glob("*.tmp"), *(self.folder / name for name in sorted(incomplete) if name < newest)]
+        there = sorted(self.store.names() - set(self._complete()))
+        return [name for name in there if name.endswith(".tmp") or (name.endswith(".dcp") and name < newest)]
 
-
-def remove(path: Path) -> None:
-    """Remove a checkpoint: of a directory first what makes it complete."""
-    if path.is_dir():
-        (path / "manifest.json").unlink(missing_ok=True)
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+    def remove(self, name: str) -> None:
+        """Remove a checkpoint, complete or not: of a directory first what makes it complete."""
+        if name.endswith(".dcp"):
+            self.store.remove(f"{name}/{MANIFEST}")
+        self.store.remove(name)

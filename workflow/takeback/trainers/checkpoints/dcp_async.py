@@ -7,7 +7,6 @@ A thread of each rank writes and, with a process group of its own, completes the
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -43,25 +42,25 @@ class Format(dcp.Format):
         self.wait()
         probe.point("save.begin", step)
         own = self._own(group)
-        path = self.prepare(step, group)
+        name, writer, files = self.prepare(step, group)
         written = dcp_api.async_save(
             state.snapshot(group, whole=False),
-            storage_writer=dcp.Writer(path),
+            storage_writer=writer,
             async_stager=_STAGERS[self.cfg.staging](),
             planner=dcp.Planner(step, self.cfg.slow),
             process_group=own,
         )
-        self.pending = self.thread.submit(self._complete, written, path, step, own)
+        self.pending = self.thread.submit(self._complete, written, name, step, files, own)
 
     def wait(self) -> None:
         if self.pending is not None:
             pending, self.pending = self.pending, None
             pending.result()
 
-    def _complete(self, written: Future, path: Path, step: int, group: dist.ProcessGroup) -> None:
-        with dcp.one_line(path):
+    def _complete(self, written: Future, name: str, step: int, files: dcp.Files, group: dist.ProcessGroup) -> None:
+        with dcp.one_line(self.store.place(name)):
             written.result()
-        self.complete(path, step, group)
+        self.complete(name, step, files, group)
 
     def _own(self, group: dist.ProcessGroup) -> dist.ProcessGroup:
         """A group of the same ranks for the background's collectives: those of the training come in another order."""

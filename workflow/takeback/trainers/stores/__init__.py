@@ -1,48 +1,78 @@
 """Stores: where the bytes of checkpoints are kept. One file each.
 
-A name is a path in the store, such as ``step-00000008/state.pt``. What formats build on it: a name has the whole of
-one write or it is not there, whatever is killed and when. :mod:`takeback.trainers.stores.manifest` makes several such
-names one checkpoint.
+A name is a path in the store, such as ``latest`` or ``step-00000008.dcp/manifest.json``. What formats build on: a name
+has the whole of one write or it is not there, whatever is killed and when.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any, Protocol
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO, Protocol
+
+from takeback.trainers.files import Clock
 
 
 class Store(Protocol):
     """What a store can do. All of it raises OSError where the store can't be reached or fails."""
 
-    def read(self, name: str) -> bytes:
-        """What was written last under ``name``.
+    def place(self, name: str) -> str:
+        """Path or URL of a name, for people."""
+
+    def open(self, name: str) -> BinaryIO:
+        """What was written last under ``name``, to read and to seek in.
 
         Raises:
             FileNotFoundError: nothing was, or it has been removed.
         """
 
-    def write(self, name: str, data: bytes) -> None:
-        """Put ``data`` under ``name``: whole and durable once this returns, and before it what was there."""
+    def create(
+        self, name: str, clock: Clock | None = None, written: Callable[[], None] | None = None
+    ) -> AbstractContextManager[BinaryIO]:
+        """A file to write: once the context has ended, all of it is under ``name`` for good, and before, what was
+        there; the same where the context ends with an error.
 
-    def names(self, prefix: str = "") -> list[str]:
-        """All names that begin with ``prefix``, sorted. On an object store they may lag behind :meth:`read`."""
+        Args:
+            clock: is told the seconds that each part took.
+            written: called when all is written, before it has its name.
+        """
+
+    def names(self) -> set[str]:
+        """First parts of all names. On an object store they may lag behind :meth:`open` and :meth:`has`."""
+
+    def has(self, name: str) -> bool:
+        """Whether there is something to :meth:`open`."""
 
     def remove(self, name: str) -> None:
-        """Remove ``name``; where it is not there, nothing."""
+        """Remove ``name`` and all below it; where it is not there, nothing."""
 
-    def writer(self, checkpoint: str, **options: Any) -> Any:
+    def settle(self, *names: str) -> None:
+        """Make what DCP's :meth:`writer` has written durable, as :meth:`create` does by itself."""
+
+    def writer(self, checkpoint: str) -> Any:
         """DCP's storage writer for a checkpoint of several files below ``checkpoint``."""
 
     def reader(self, checkpoint: str) -> Any:
         """DCP's storage reader for the same."""
 
 
-class StoreError(RuntimeError):
-    """What a store holds can't be used: one line with what and why."""
+def get(address: str, way: str = "whole") -> Store:
+    """The store at an address: a URL such as ``s3://checkpoints/run-7``, else a folder, made when something is written.
 
-
-def get(address: str) -> Store:
-    """The store at an address: a URL such as ``s3://checkpoints/run-7``, else a folder."""
-    kind = "object" if "://" in address else "local"
-    store: Store = importlib.import_module(f"takeback.trainers.stores.{kind}").Store(address)
+    Args:
+        way: how a file comes to the disk of a folder, one of :data:`takeback.trainers.files.WAYS`.
+    """
+    kind = "object" if is_url(address) else "local"
+    store: Store = importlib.import_module(f"takeback.trainers.stores.{kind}").Store(address, way)
     return store
+
+
+def is_url(address: str) -> bool:
+    """Whether checkpoints at this address are objects."""
+    return "://" in address
+
+
+def why(error: OSError) -> str:
+    """The reason of an error, without the name of what it befell: clients of object stores have a text alone."""
+    return error.strerror or str(error)

@@ -2,56 +2,63 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from takeback.trainers import files
+from takeback.trainers.files import Clock
 
 
 class Store:
-    """The store in a folder, which is made if it is not there.
+    """The store in a folder."""
 
-    Args:
-        address: the folder.
-        way: how a file comes to the disk, one of :data:`takeback.trainers.files.WAYS`.
-    """
-
-    def __init__(self, address: str | Path, way: str = "whole") -> None:
+    def __init__(self, address: str, way: str) -> None:
         self.folder, self.way = Path(address), way
-        self._folder(self.folder)
 
-    def read(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
+    def place(self, name: str) -> str:
+        return str(self.folder / name)
 
-    def write(self, name: str, data: bytes) -> None:
-        path = self.folder / name
-        self._folder(path.parent)
-        files.write(path, data, self.way)
+    def open(self, name: str) -> BinaryIO:
+        return open(self.folder / name, "rb")
 
-    def names(self, prefix: str = "") -> list[str]:
-        found = (str(path.relative_to(self.folder)) for path in self.folder.rglob("*") if path.is_file())
-        return sorted(name for name in found if name.startswith(prefix) and not name.endswith(".tmp"))
+    @contextmanager
+    def create(
+        self, name: str, clock: Clock | None = None, written: Callable[[], None] | None = None
+    ) -> Iterator[BinaryIO]:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with files.create(self.folder / name, self.way, clock, written) as file:
+            yield file
+
+    def names(self) -> set[str]:
+        return {path.name for path in self.folder.iterdir()} if self.folder.exists() else set()
+
+    def has(self, name: str) -> bool:
+        return (self.folder / name).exists()
 
     def remove(self, name: str) -> None:
         path = self.folder / name
-        path.unlink(missing_ok=True)
-        if path.parent != self.folder and path.parent.is_dir() and not any(path.parent.iterdir()):
-            path.parent.rmdir()
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
-    def writer(self, checkpoint: str, **options: Any) -> Any:
+    def settle(self, *names: str) -> None:
+        _, sync_file, sync_folder = files.WAYS[self.way]
+        for name in names if sync_file else ():
+            files.sync(self.folder / name)
+        if sync_folder:
+            files.sync(self.folder)
+
+    def writer(self, checkpoint: str) -> Any:
         from torch.distributed.checkpoint import FileSystemWriter
 
-        self._folder(self.folder / checkpoint)
-        return FileSystemWriter(self.folder / checkpoint, **options)
+        # Without its own fsync, which comes before .metadata has left Python's buffer (torch 2.13): see settle.
+        return FileSystemWriter(self.folder / checkpoint, sync_files=False, overwrite=True)
 
     def reader(self, checkpoint: str) -> Any:
         from torch.distributed.checkpoint import FileSystemReader
 
         return FileSystemReader(self.folder / checkpoint)
-
-    def _folder(self, path: Path) -> None:
-        """Make a folder whose own name is durable too."""
-        if not path.is_dir():
-            path.mkdir(parents=True, exist_ok=True)
-            if self.way == "whole":
-                files.sync(path.parent)
