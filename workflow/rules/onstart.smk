@@ -4,9 +4,16 @@ Ends a habit of Snakemake's: for its limit of jobs a second it looks for work ag
 each job that ends adds a look of its own (JobScheduler.schedule, 9.27). After 300 jobs it does little else, which takes
 more CPU than all verdicts and pages. Jobs on this machine need no such limit.
 
-No rule needs either. Without the pool (--config warm=false, jobs on other machines) runs start cold,
-with the same bits. A dry-run starts nothing.
+No rule needs either. Without the pool (--config warm=false) runs start cold, with the same bits. Where jobs run on other
+machines, each submission of several runs has a pool there. A dry-run starts nothing.
 """
+
+# A submission, on its node, where Snakemake runs no hooks and is told its jobs as leg:leg=ID.
+if workflow.remote_exec and sum(word.startswith("leg:leg=") for word in sys.argv) > 1:
+    from takeback import pool
+
+    if pool.is_wanted(config):
+        pool.start()
 
 
 onstart:
@@ -15,8 +22,8 @@ onstart:
 
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
-    if pool.is_wanted(config):
-        pool.start()
+        if pool.is_wanted(config):
+            pool.start()
     Progress({name: to_run(name) for name in asked()}, Path("results/runs")).start()
     for name in asked():
         if left_out(name):

@@ -12,6 +12,7 @@ rule leg:
     output:
         multiext(
             "results/runs/{leg}/",
+            "leg.json",
             "losses.parquet",
             "ledger.parquet",
             "digests.parquet",

@@ -129,6 +129,12 @@ def leftovers(args: argparse.Namespace) -> int:
     return int(bool(found))
 
 
+def slurm(args: argparse.Namespace) -> int:
+    from takeback import slurm
+
+    return slurm.run(args.command, args.nodes, args.cpus)
+
+
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="python -m takeback", description="Kill a training run, resume it, compare bits."
@@ -178,6 +184,10 @@ def parser() -> argparse.ArgumentParser:
     )
     sub = verb(leftovers, "List what runs have left on this machine; exit status 1 if there is anything.")
     sub.add_argument("--remove", action="store_true", help="remove control groups of supervisors that were killed")
+    sub = verb(slurm, "Run a command beside a Slurm of this machine alone, which ends with it: -- snakemake …")
+    sub.add_argument("--nodes", type=int, default=2, help="how many nodes it has; 2 if not given")
+    sub.add_argument("--cpus", type=int, default=8, help="CPUs of a node, whatever this machine has; 8 if not given")
+    sub.add_argument("command", nargs="+", help="the command and its words, after --")
     return top
 
 

@@ -11,3 +11,7 @@ class ExperimentError(TakebackError):
 
 class EvidenceError(TakebackError):
     """Evidence that can't be read or written: names the file and what is wrong."""
+
+
+class SlurmError(TakebackError):
+    """No Slurm of one's own can be had, or it has refused something: with its own words."""

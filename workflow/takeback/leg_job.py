@@ -36,7 +36,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = (
         if reason:
             recorder("not_run", attempt=0, reason=reason)
         else:
-            launchers.get(spec["launcher"])(spec, folder, root, recorder, bound)
+            launchers.get(spec["launcher"]).launch(spec, folder, root, recorder, bound)
         seal(spec, folder, environment)
     except OSError as error:
         if error.errno not in NO_PLACE:
@@ -90,7 +90,8 @@ def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
     lacking = machine.lacks(spec["hardware"].get("capability", "default"))
     if spec["trainer"].get("store") == "object":
         lacking = lacking or objectstore.unavailable(folder / "checkpoints")
-    return lacking or backend.unavailable(launchers.ranks_here(spec)) or faults.unavailable(spec["faults"])
+    here = lacking or backend.unavailable(launchers.ranks_here(spec)) or faults.unavailable(spec["faults"])
+    return here or launchers.unavailable(spec["launcher"])
 
 
 def seal(spec: dict[str, Any], folder: Path, environment: dict[str, str]) -> None:

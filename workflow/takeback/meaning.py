@@ -226,7 +226,8 @@ def check_victims(key: str, fault: Mapping[str, Any], launcher: Any, world: int)
     if only != given:
         raise ExperimentError(f"{key}.fault.ranks: {fault['kind']} strikes {only} ranks")
     check(key, "fault", fault["kind"], does.get("FAULTS", [fault["kind"]]))
-    if (needs := constants("faults", fault["kind"]).get("NEEDS")) and needs not in does.get("VICTIMS", []):
+    has = (*does.get("VICTIMS", []), *does.get("OFFERS", []))
+    if (needs := constants("faults", fault["kind"]).get("NEEDS")) and needs not in has:
         raise ExperimentError(f"{key}.fault: {fault['kind']} needs a launcher with {needs}; {name} has none")
     if fault["attempt"] and not does.get("RESTARTS"):
         raise ExperimentError(f"{key}.fault.attempt: the launcher {name} never starts a run again; allowed: 0")

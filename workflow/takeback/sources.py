@@ -16,6 +16,7 @@ ROLES = {
         "faults",
         "launchers",
         "network.py",
+        "slurm.py",
         "cgroup.py",
         "pool.py",
         "pool_client.py",

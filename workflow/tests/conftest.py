@@ -25,7 +25,9 @@ def nothing_is_left(tmp_path_factory):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """``TAKEBACK_REQUIRE=chromium,root,swift,sshd`` turns a skip that names one of these into a failure."""
+    """``TAKEBACK_REQUIRE=chromium,root,swift,sshd,slurm,kubernetes`` turns a skip that names one of these into a
+    failure.
+    """
     report = yield
     required = [name for name in os.environ.get("TAKEBACK_REQUIRE", "").split(",") if name]
     if report.skipped and any(name in str(report.longrepr) for name in required):

@@ -12,7 +12,7 @@ A fault module has
 ``RANKS: str``, if it can't strike some ranks and spare others
     ``all``.
 ``NEEDS: str``, if not every launcher can have it
-    What the launcher must have: ``nodes``.
+    What the launcher must have: ``nodes``, ``scheduler``.
 ``OF_FILES: bool``, if true
     It strikes files or the disk of the checkpoints, which are to be in a folder.
 ``PROVES: dict``, if its victims need not end
@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import importlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,7 +89,7 @@ class Injection:
         folder: the leg's folder, with ``checkpoints`` in it.
         around: what its own ``surround`` gave.
         everyone: all ranks that have not ended.
-        arrive: ``arrive(seen)`` starts one more node, where the launcher can, and yields until it is noticed.
+        launcher: the launcher's own object, of which a fault with ``NEEDS`` asks what it needs; else None.
         seen: what the fault saw of its own effect; goes into the receipt, and is measured by ``PROVES``.
     """
 
@@ -99,7 +99,7 @@ class Injection:
     around: Surroundings
     everyone: list[Victim]
     seen: dict[str, Any] = field(default_factory=dict)
-    arrive: Callable[[dict[str, Any]], Iterator[float]] | None = None
+    launcher: Any = None
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -17,6 +17,5 @@ NEEDS = "nodes"
 
 def strike(injection: Injection) -> Iterator[float]:
     """Let the launcher start one more node, and the victim go on when it is noticed."""
-    assert injection.arrive is not None
-    yield from injection.arrive(injection.seen)
+    yield from injection.launcher.arrive(injection.seen)
     injection.let_go()

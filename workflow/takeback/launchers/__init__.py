@@ -17,26 +17,35 @@ A launcher is a module with
     It says where ranks run, so that reference, twin and resumed run are started by it too; else by ``local``.
 ``FAULTS: list[str]``, if it can't have all of them
     Those that it can.
+``OFFERS: list[str]``, if a fault can ask it for more than it has victims
+    What a fault may name as ``NEEDS``, such as ``scheduler``; the fault finds it in ``injection.launcher``.
+``unavailable() -> str | None``, if it needs root or a program
+    Why it can't be had here.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 from takeback.leg import launcher_of
 
 
-def get(launcher: str | dict[str, Any]) -> Callable[..., None]:
-    """The ``launch`` of ``takeback/launchers/<name>.py``."""
-    launch: Callable[..., Any] = importlib.import_module(f"takeback.launchers.{launcher_of(launcher)}").launch
-    return launch
+def get(launcher: str | dict[str, Any]) -> ModuleType:
+    """The launcher in ``takeback/launchers/<name>.py``."""
+    return importlib.import_module(f"takeback.launchers.{launcher_of(launcher)}")
+
+
+def unavailable(launcher: str | dict[str, Any]) -> str | None:
+    """Why it can't be had on this machine, or None."""
+    module = get(launcher)
+    return module.unavailable() if hasattr(module, "unavailable") else None
 
 
 def ranks_here(spec: dict[str, Any]) -> int:
     """How many ranks of a leg one machine must have devices for: all of them, unless its launcher has several."""
-    module = importlib.import_module(f"takeback.launchers.{launcher_of(spec['launcher'])}")
+    module = get(spec["launcher"])
     if not getattr(module, "EVERY_LEG", False):
         return spec["world"]
     return min(spec["world"], {**module.PARAMETERS, **spec["launcher"].get("with", {})}["nproc"])

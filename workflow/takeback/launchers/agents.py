@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,21 +84,21 @@ def exit_code(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] in "ZX" else None
 
 
-def workers_of(agent: Process, known: set[int]) -> list[Process]:
-    """Children of an agent that are workers, and not known yet (proc_pid_task(5), ``children``)."""
-    found = []
-    for path in Path(f"/proc/{agent.pid}/task").glob("*/children"):
-        try:
-            children = {int(word) for word in path.read_text().split()} - known
-        except OSError:
-            continue
-        for pid in children:
-            if worker := _worker(pid, agent):
-                found.append(worker)
+def workers_of(agent: int, known: Set[int], node: int) -> list[Process]:
+    """Children of an agent on a node that are workers, and not known yet."""
+    return [worker for pid in children_of(agent) - known if (worker := _worker(pid, node))]
+
+
+def children_of(pid: int) -> set[int]:
+    """The children of a process (proc_pid_task(5), ``children``)."""
+    found: set[int] = set()
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            found |= {int(word) for word in path.read_text().split()}
     return found
 
 
-def _worker(pid: int, agent: Process) -> Process | None:
+def _worker(pid: int, node: int) -> Process | None:
     """None until it has its own environment: between fork and exec it has the agent's."""
     try:
         descriptor = os.pidfd_open(pid)
@@ -110,7 +112,7 @@ def _worker(pid: int, agent: Process) -> Process | None:
     except (OSError, KeyError, ValueError):
         os.close(descriptor)
         return None
-    return Process(Victim(rank, pid, descriptor, agent.node), time.monotonic(), world, restarts, tuple(command))
+    return Process(Victim(rank, pid, descriptor, node), time.monotonic(), world, restarts, tuple(command))
 
 
 def end(processes: list[Process]) -> None:

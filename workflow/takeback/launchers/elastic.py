@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ class ElasticInjector(Injector):
     Args:
         processes: agents and workers by pid; it grows.
         nodes: how many there are to begin with.
+        launcher: what faults may ask something of.
     """
 
     def __init__(
@@ -35,10 +35,10 @@ class ElasticInjector(Injector):
         around: dict[str, kinds.Surroundings],
         recorder: Recorder,
         processes: dict[int, Process],
-        arrive: Callable[[dict[str, Any]], Iterator[float]],
+        launcher: Any,
     ) -> None:
         super().__init__(planned, folder, nodes, around, recorder, None)
-        self.processes, self.arrive = processes, arrive
+        self.processes, self.launcher = processes, launcher
         #: Ranks that held themselves for others, these, and when they go on at the latest (monotonic s).
         self.spared: dict[int, tuple[list[Victim], float]] = {}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +91,8 @@ class Injector:
             elif fault["point"] == "random":
                 self.random.append(fault)
 
-    #: Starts one more node, where the launcher can.
-    arrive: Callable[[dict[str, Any]], Iterator[float]] | None = None
+    #: What a fault may ask something of that only this launcher can do.
+    launcher: Any = None
 
     @property
     def wait(self) -> float | None:
@@ -164,7 +164,7 @@ class Injector:
         around = self.around.get(fault["id"], Surroundings())
         struck = {number for number, one in alive.items() if one in victims}
         self.loose -= struck
-        injection = Injection(fault, victims, self.folder, around, list(alive.values()), arrive=self.arrive)
+        injection = Injection(fault, victims, self.folder, around, list(alive.values()), launcher=self.launcher)
         receipt = {
             "attempt": self.attempt,
             "fault": fault["id"],

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from takeback.errors import TakebackError
+
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -71,6 +73,8 @@ def guarded(work: Callable[[Sequence[int]], None], bound: Sequence[int]) -> None
             status = 0
         except SystemExit as end:
             print(end.code, file=sys.stderr)
+        except TakebackError as error:
+            print(f"takeback: {error}", file=sys.stderr)
         except BaseException:
             traceback.print_exc()
         finally:

@@ -25,6 +25,12 @@ def runs_in_a_fork(words: list[str]) -> bool:
     return words[0] in PYTHON and len(words) > 1 and (words[1].endswith(".py") or (words[1] == "-m" and len(words) > 2))
 
 
+def placed(command: list[str], root: Path) -> list[str]:
+    """The words of a command with files that are relative to ``root`` as they can be had from anywhere."""
+    words = [str(root / word) if (root / word).is_file() else word for word in command]
+    return [sys.executable, *words[1:]] if words[0] in PYTHON else words
+
+
 def start(
     command: list[str],
     environment: dict[str, str],
@@ -67,15 +73,13 @@ def start(
         os.environ.update(environment)
         for step_inside in enter:
             step_inside()
-        words = [str(root / word) if (root / word).is_file() else word for word in command]
+        words = placed(command, root)
         os.chdir(folder)
-        if runs_in_a_fork(words) and not afresh:
+        if runs_in_a_fork(command) and not afresh:
             if "numpy" in sys.modules:  # its global generator has a seed of chance in a process of its own
                 sys.modules["numpy"].random.seed()
             probe.connect()
             run_python(words[1:])
-        if words[0] in PYTHON:
-            words[0] = sys.executable
         os.execvp(words[0], words)
     except BaseException:
         traceback.print_exc()

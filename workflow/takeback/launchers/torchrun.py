@@ -10,10 +10,6 @@ Source: https://docs.pytorch.org/docs/stable/elastic/run.html.
 from __future__ import annotations
 
 import os
-import random
-import select
-import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -22,15 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import clock
-from takeback.faults import Surroundings, Victim
+from takeback.faults import Victim
 from takeback.launchers import agent_log, agents, process, rank
 from takeback.launchers.agents import Process
-from takeback.launchers.deadline import Deadline
-from takeback.launchers.elastic import ElasticInjector
 from takeback.launchers.injector import armed
 from takeback.launchers.local import LOOPBACK, command, surroundings
+from takeback.launchers.ports import free_port
 from takeback.launchers.recorder import Recorder
+from takeback.launchers.watch import Watched, at
 
 #: ``nproc``: ranks a node, 0: all on one. ``nnodes``: MIN:MAX; as many as there are, if empty. ``rdzv``: static (what
 #: torchrun takes if nothing is said), c10d or standalone; of several nodes c10d. ``rdzv_conf``: KEY=VALUE,…
@@ -50,8 +45,6 @@ RESTARTS = True
 TALKATIVE = {"LOGLEVEL": "INFO", "TORCH_LOGS": "torch.distributed.elastic"}
 NEWCOMER = "new nodes from group_rank"
 READY = "Starting elastic_operator"  # an agent is about to look for the rendezvous
-#: The kernel takes ports of its own choice from above this range (ip_local_port_range): one that is free here stays so.
-PORTS = range(20000, 32000)
 
 
 def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int] = ()) -> None:
@@ -110,39 +103,14 @@ def words_of(spec: dict[str, Any], folder: Path, node: int, nodes: int, port: in
     return [*words, "--no-python", *program]
 
 
-def at(mono: float) -> dict[str, float]:
-    """The times of a record that is written later than it happened."""
-    return {"mono": mono, "wall": mono - time.monotonic() + time.time()}
+class Group(Watched):
+    """Agents and their workers."""
 
-
-def free_port() -> int:
-    """A port on which nobody listens, and which the kernel gives to nobody."""
-    while True:
-        port = random.choice(PORTS)
-        with socket.socket() as tried:
-            if tried.connect_ex((LOOPBACK, port)) != 0:
-                return port
-
-
-class Group:
-    """Agents and their workers, from the first start to the end of the last process."""
-
-    def __init__(
-        self,
-        spec: dict[str, Any],
-        folder: Path,
-        root: Path,
-        recorder: Recorder,
-        around: dict[str, Surroundings],
-        nodes: int,
-    ) -> None:
-        self.spec, self.folder, self.root, self.recorder, self.around = spec, folder, root, recorder, around
-        self.nodes, self.port = nodes, free_port()
+    def __init__(self, *given: Any) -> None:
+        """As of the base."""
+        super().__init__(*given)
+        self.port = free_port()
         self.agents: list[Process] = []
-        self.processes: dict[int, Process] = {}
-        faults = spec["faults"]
-        self.injector = ElasticInjector(faults, folder, nodes, around, recorder, self.processes, self.arrive)
-        self.deadline = Deadline(spec["deadline"], spec.get("notice"))
 
     def output(self, node: int) -> Path:
         return self.folder / "stdout" / f"node-{node}.txt"
@@ -187,52 +155,11 @@ class Group:
             yield 0.25
         seen["arrived"] = True
 
-    @property
-    def alive(self) -> dict[int, Victim]:
-        return {pid: one.victim for pid, one in self.processes.items() if one.ended is None}
-
-    def watch(self, bound: Sequence[int]) -> None:
-        """Until the last process has ended; at the deadline they are ended."""
-        poll = select.poll()
-        for descriptor in bound:
-            poll.register(descriptor, select.POLLIN)
-        watched: dict[int, Process] = {}
-        while alive := self.alive:
-            for pid in alive:
-                one = self.processes[pid]
-                if one.victim.descriptor not in watched:
-                    watched[one.victim.descriptor] = one
-                    poll.register(one.victim.descriptor, select.POLLIN)
-            ready = {descriptor for descriptor, _ in poll.poll(1000 * min(self.injector.wait, self.left()))}
-            if ready & set(bound):
-                sys.exit("takeback: whoever asked for this run is gone")
-            for descriptor in ready:
-                poll.unregister(descriptor)
-                watched[descriptor].end()
-            self.look_for_workers()
-            self.injector.look(self.alive)
-            if self.left() <= 0 and not any(one.by_us for one in self.processes.values()):
-                self.end_the_rest()
-
-    def left(self) -> float:
-        return self.deadline.left(self.injector.last_strike)
-
     def look_for_workers(self) -> None:
         for agent in self.agents:
             if agent.ended is None:
-                for worker in agents.workers_of(agent, self.processes.keys()):
+                for worker in agents.workers_of(agent.pid, self.processes.keys(), agent.node):
                     self.processes[worker.pid] = worker
-
-    def end_the_rest(self) -> None:
-        left = [one for one in self.processes.values() if one.ended is None]
-        ranks = sorted(one.rank for one in left if one.rank is not None)
-        nodes = sorted(one.node for one in left if one.rank is None)
-        if clock.left() <= 0:
-            self.recorder("not_run", reason=clock.REASON)
-        else:
-            after = len(left) < len(self.processes)
-            self.recorder("hang_detected", seconds=self.deadline.seconds, ranks=ranks, agents=nodes, after_exit=after)
-        agents.end(left)
 
     def record(self) -> None:
         """What became of all processes: groups and ranks as the agents told them, ends as the kernel did."""
@@ -256,12 +183,6 @@ class Group:
         more |= {"command": one.command, "host": self.host(one.node)}
         self.recorder("launched", **who, **more, **at(one.began))
         self.recorder("exited", **who, **one.how(), by=self.by(one, log), **at(one.ended))
-
-    def host(self, node: int) -> str:
-        given: dict[str, str] = {}
-        for surrounding in self.around.values():
-            given |= surrounding.variables(node)
-        return given.get("TAKEBACK_HOST", LOOPBACK)
 
     def by(self, one: Process, log: agent_log.AgentLog) -> str:
         """Who ended a process: we, a fault, its agent, or itself (or somebody else)."""

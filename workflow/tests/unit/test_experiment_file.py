@@ -49,8 +49,12 @@ def test_a_good_file_is_expanded(tmp_path):
 
 TORCHRUN = {"kind": "torchrun", "with": {"nproc": 1}}
 MISTAKES = {
-    "launcher": (("matrix", "launcher"), "slurm", ["launcher", "slurm", "hosts, local, torchrun"]),
-    "launcher's helper": (("matrix", "launcher"), "injector", ["launcher", "injector", "hosts, local, torchrun"]),
+    "launcher": (("matrix", "launcher"), "pbs", ["launcher", "pbs", "hosts, local, slurm, torchrun"]),
+    "launcher's helper": (
+        ("matrix", "launcher"),
+        "injector",
+        ["launcher", "injector", "hosts, local, slurm, torchrun"],
+    ),
     "launcher's parameter": (
         ("matrix", "launcher"),
         {"kind": "torchrun", "with": {"restarts": 1}},
@@ -73,6 +77,8 @@ MISTAKES = {
     "attempt": (("matrix", "fault"), {"kind": "sigkill", "attempt": 1}, ["attempt", "local never", "allowed: 0"]),
     "nodes": (("matrix", "fault"), {"kind": "sigkill", "nodes": [0]}, ["nodes", "local has none"]),
     "a fault of nodes": (("matrix", "fault"), "node_arrives", ["node_arrives needs", "nodes", "local"]),
+    "a fault of schedulers": (("matrix", "fault"), "slurm_requeue", ["strikes all"]),
+    "a scheduler": (("matrix", "fault"), {"kind": "slurm_requeue", "ranks": "all"}, ["needs", "scheduler", "local"]),
     "a node that is not there": (
         ("matrix",),
         {"world": 2, "kill_step": 2, "launcher": TORCHRUN, "fault": {"kind": "sigkill", "nodes": [2]}},

@@ -1,0 +1,28 @@
+"""Slurm takes the machine back: a job of a partition with priority preempts this one.
+
+What Slurm then does is its own affair: SIGTERM to all processes of the job (PreemptMode, GraceTime), SIGKILL after
+KillWait, and a requeue, if it is told so. Source: https://slurm.schedmd.com/preempt.html.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from takeback import slurm
+from takeback.faults import Injection
+
+PARAMETERS = {"seconds": 1.0}  # s that the other job needs the machine
+RANKS = "all"
+NEEDS = "scheduler"
+ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}, {"known": "nobody"}]
+PROVES = {"preempted": True}
+
+
+def strike(injection: Injection) -> Iterator[float]:
+    """Submit a job that needs all nodes; victims that hold themselves go on when Slurm tells them to (SIGCONT)."""
+    job = injection.launcher
+    all_of_it = ["-p", slurm.HIGH, "-N", str(len(job.cluster.names)), "--exclusive", "--output=/dev/null"]
+    job.cluster.client("sbatch", *all_of_it, "--wrap", f"sleep {injection.parameters['seconds']}")
+    while not (line := job.told("preempted")):
+        yield 0.2
+    injection.seen |= {"preempted": True, "slurm": line}
