@@ -185,7 +185,7 @@ def test_a_host_that_cannot_be_reached_is_a_reason_not_to_run_and_no_error(away,
     leg = script(tmp_path, STEPS, launcher=HOSTS)
     began = time.monotonic()
     assert away.run(leg, tmp_path, hosts=["10.77.0.11", "10.77.0.99"]).returncode == 0
-    assert time.monotonic() - began < 40
+    assert time.monotonic() - began < 90
     assert why_not(leg, tmp_path).startswith("host 10.77.0.99: ssh: connect to host 10.77.0.99 port 22: ")
 
 
