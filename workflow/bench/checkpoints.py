@@ -42,7 +42,7 @@ def main() -> None:
     options.add_argument("--repeat", type=int, default=7)
     options.add_argument("--folder", help="where to write; its file system is what is measured")
     args = options.parse_args()
-    print("format\tworld\tMB\tsave, ratio\tload, ratio\tbare save, ms\tfsync, ms\tbare load, ms\tSHA-256 of it, ms")
+    print("format\tworld\tMB\tsave, ratio\tload, ratio\tbare save, ms\tfsync, ms\tbare load, ms\tits checksum, ms")
     for size in args.sizes:
         for world in args.worlds:
             with tempfile.TemporaryDirectory(dir=args.folder) as folder:

@@ -17,7 +17,7 @@ from torch.serialization import get_crc32_options, set_crc32_options
 from xxhash import xxh3_128
 
 DIGITS = 32
-_PIECE = 1 << 18  # bytes
+_PIECE = 1 << 20  # bytes
 
 
 class Hashed:
