@@ -16,6 +16,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from takeback.figures import fields, style
 
+ROOM = 4  # rows beside which their label has room; the page says it too
 WIDEST, CONTROLS, LEGEND, LABELS = 10.4, 5.9, 0.4, 0.75  # inches: all panels, controls, legend, labels of rows
 _NAMES = list(style.VERDICTS)
 
@@ -50,7 +51,8 @@ def _layout(panels: list[tuple[str, pd.DataFrame]], controls: pd.DataFrame) -> t
     for name, cells in panels:
         columns = cells.column.nunique()
         inner = columns * (0.62 if columns <= 6 else 0.44), cells.row.nunique() * 0.36
-        wide, high = max(LABELS + inner[0], len(name) * 0.095) + 0.25, inner[1] + 0.95
+        under = 0.95 + 0.13 * cells.column.str.contains(".", regex=False).any()  # a line more: see _panel
+        wide, high = max(LABELS + inner[0], len(name) * 0.095) + 0.25, inner[1] + under
         if not boxes or below + high > height + 0.01:  # no room in this column
             left, below = right, shelf
         if left and left + wide > WIDEST:
@@ -89,7 +91,7 @@ def _panel(axis: Any, cells: pd.DataFrame, name: str, first: bool) -> None:
     # Not seaborn's: it draws the whole figure once a panel, to see whether labels touch.
     axis.pcolormesh(codes.to_numpy(), cmap=palette, vmin=-0.5, vmax=len(_NAMES) - 0.5)
     axis.set(xticks=[n + 0.5 for n in range(len(columns))], yticks=[n + 0.5 for n in range(len(rows))])
-    axis.set(xticklabels=columns, yticklabels=rows, ylim=(len(rows), 0))
+    axis.set(xticklabels=[name.replace(".", ".\n") for name in columns], yticklabels=rows, ylim=(len(rows), 0))
     for (row, column), part in parts.items():
         x, y = columns.index(column), rows.index(row)
         if signs.loc[row, column]:
@@ -103,7 +105,7 @@ def _panel(axis: Any, cells: pd.DataFrame, name: str, first: bool) -> None:
         axis.axvline(x, color=style.PAPER, lw=1.6, zorder=3)
     for y in range(len(rows) + 1):
         axis.axhline(y, color=style.PAPER, lw=1.6, zorder=3)
-    axis.set(xlabel="killed at step", ylabel="world → resumed at" if first else "")
+    axis.set(xlabel="killed at step", ylabel="world → resumed at" if first and len(rows) >= ROOM else "")
     axis.set_title(name, x=-0.62 / (axis.get_position().width * axis.figure.get_figwidth()))
     axis.tick_params(length=0, rotation=0)
 
