@@ -140,7 +140,7 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
             check_together(f"{key}.{axis}", of_run)
     check_launcher(key, axes, settings)
     if "store" in trainer:
-        check_objects(key, [axes, *lives], resumes)
+        check_objects(key, [axes, *lives], settings, resumes)
     check_life(key, {**axes, "step": axes["kill_step"]}, axes["world"], settings, reference)
     world = axes["world"]
     for number, life in enumerate(lives):
@@ -198,12 +198,13 @@ def check_life(key: str, life: Mapping[str, Any], world: int, settings: Mapping[
             raise ExperimentError(f"{key}.point: rank 0 alone comes by {point}; allowed: fault ranks [0] or all")
 
 
-def check_objects(key: str, lives: list[Mapping[str, Any]], settings: Mapping[str, Any]) -> None:
+def check_objects(key: str, lives: list[Mapping[str, Any]], *settings: Mapping[str, Any]) -> None:
     """On an object store there are no files and no disk of the trainer's own for a fault to strike, and one way to
     write.
     """
-    if settings.get("write", "whole") != "whole":
-        raise ExperimentError(f"{key}.trainer.write: {settings['write']} is a way to write to a folder")
+    for way in (of_run.get("write", "whole") for of_run in settings):
+        if way != "whole":
+            raise ExperimentError(f"{key}.trainer.write: {way} is a way to write to a folder")
     for life in lives:
         for fault in matrix.planned(life, life):
             if constants("faults", fault["kind"]).get("OF_FILES"):

@@ -130,10 +130,13 @@ def test_one_rank_that_can_not_load_stops_all(nursery, tmp_path, saved):
     assert "is torn" in group.output(1)[0]
 
 
-def test_the_last_n_are_kept_and_never_the_one_in_use_removed(nursery, tmp_path, saved):
+def test_the_last_n_are_kept_and_never_the_one_in_use_nor_a_stranger_removed(nursery, tmp_path, saved):
+    (saved / "draft.tmp").touch()
+    (saved / "others.dcp").mkdir()
     options = ("--steps", "16", "--save_every", "2", "--keep", "2")
     nursery.run(1, tmp_path / "second", *options, checkpoints=[saved])
-    assert names(saved) == ["latest", "step-00000008.pt", "step-00000014.pt", "step-00000016.pt"]
+    ours = ["latest", "step-00000008.pt", "step-00000014.pt", "step-00000016.pt"]
+    assert names(saved) == ["draft.tmp", *ours[:1], "others.dcp", *ours[1:]]
 
 
 @pytest.mark.parametrize(

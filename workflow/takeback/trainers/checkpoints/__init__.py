@@ -165,7 +165,10 @@ class Checkpoints:
             CheckpointError: see :meth:`restore`. What is damaged is added to ``damaged`` instead where one may go on.
         """
         damaged = {} if damaged is None else damaged
-        there = sorted(self._complete(), reverse=True)
+        try:
+            there = sorted(self._complete(), reverse=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.cfg.checkpoints}: can't be read: {why(error)}") from None
         try:
             name = self._named(there)
             if name is None:
@@ -195,12 +198,13 @@ class Checkpoints:
         raise CheckpointError(f"no checkpoint is whole: {'; '.join(damaged.values())}")
 
     def _complete(self) -> list[str]:
-        """Names of those that could be complete: a directory without its manifest is not."""
-        try:
-            found = [name for name in self.store.names() if _NAME.fullmatch(name)]
-            return [name for name in found if not name.endswith(".dcp") or self.store.has(f"{name}/{MANIFEST}")]
-        except OSError as error:
-            raise CheckpointError(f"{self.cfg.checkpoints}: can't be read: {why(error)}") from None
+        """Names of those that could be complete: a directory without its manifest is not.
+
+        Raises:
+            OSError: that can't be known.
+        """
+        found = [name for name in self.store.names() if _NAME.fullmatch(name)]
+        return [name for name in found if not name.endswith(".dcp") or self.store.has(f"{name}/{MANIFEST}")]
 
     def _named(self, there: list[str]) -> str | None:
         """The name in ``latest``; None where nothing has been saved yet.
@@ -251,7 +255,7 @@ class Checkpoints:
         """``name`` is complete: have ``latest`` name it, and retire old ones; on rank 0 alone. Returns seconds.
 
         Raises:
-            OSError: the pointer could not be written.
+            OSError: the pointer could not be written, or an old one not be removed.
         """
         probe.point("save.commit", step)
         clock = Clock()
@@ -266,9 +270,10 @@ class Checkpoints:
         return clock.took
 
     def _left_behind(self, newest: str) -> list[str]:
-        """What killed saves left."""
-        there = sorted(self.store.names() - set(self._complete()))
-        return [name for name in there if name.endswith(".tmp") or (name.endswith(".dcp") and name < newest)]
+        """What killed saves left, and nothing of a stranger's."""
+        there = sorted(self.store.names() - set(self._complete()) - {self.in_use})
+        ours = [name for name in there if name == f"{POINTER}.tmp" or _NAME.fullmatch(name.removesuffix(".tmp"))]
+        return [name for name in ours if name.endswith(".tmp") or (name.endswith(".dcp") and name < newest)]
 
     def remove(self, name: str) -> None:
         """Remove a checkpoint, complete or not: of a directory first what makes it complete."""

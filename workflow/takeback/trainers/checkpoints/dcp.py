@@ -128,7 +128,9 @@ class Format(checkpoints.Format):
             return {"run": manifest["run"], "files": manifest["files"]}
         except FileNotFoundError:
             raise CheckpointError(f"{self.store.place(name)}: is not complete: it has no {MANIFEST}") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except OSError as error:
+            raise CheckpointError(f"{place}: can't be read: {why(error)}") from None
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(f"{place}: is damaged: {type(error).__name__}") from None
 
 

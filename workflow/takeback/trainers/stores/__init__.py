@@ -75,4 +75,4 @@ def is_url(address: str) -> bool:
 
 def why(error: OSError) -> str:
     """The reason of an error, without the name of what it befell: clients of object stores have a text alone."""
-    return error.strerror or str(error)
+    return error.strerror or str(error) or type(error).__name__

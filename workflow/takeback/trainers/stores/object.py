@@ -15,7 +15,7 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO
 
 from fsspec.core import url_to_fs
@@ -59,7 +59,7 @@ class Store:
                 file.commit()
             clock("commit")
         except BaseException:
-            with errors(name):
+            with suppress(OSError), errors(name):  # what failed first is what to tell
                 file.discard()
             raise
         finally:
@@ -72,7 +72,10 @@ class Store:
 
     def has(self, name: str) -> bool:
         with errors(name):
-            return self.fs.isfile(f"{self.root}/{name}")
+            try:
+                return self.fs.info(f"{self.root}/{name}")["type"] == "file"
+            except FileNotFoundError:  # fsspec's isfile says so of any error, such as that of a busy server
+                return False
 
     def remove(self, name: str) -> None:
         with errors(name):
@@ -112,6 +115,10 @@ def errors(name: str) -> Iterator[None]:
     """Errors of a client's own kind, such as botocore's of a server that can't be reached, as OSError."""
     try:
         yield
+    except FileNotFoundError as error:
+        said = error.strerror or str(error)
+        said = "No such object" if said.endswith(name) else said
+        raise FileNotFoundError(errno.ENOENT, said, name) from None
     except OSError:
         raise
     except Exception as error:
