@@ -31,6 +31,8 @@ def stop(message):
 try:
     import takeback
     from takeback import experiment as experiments, sources
+    from takeback.launchers import place
+    from takeback.leg import launcher_of
 except ModuleNotFoundError as error:
     stop(f"{error.name} is not installed; run: python -m pip install -r envs/cpu.txt")
 if not Path(takeback.__file__).is_relative_to(ROOT):
@@ -77,6 +79,13 @@ def parent_of(wildcards):
 def evidence_of_all(wildcards):
     """Evidence of all legs of an experiment that there is time for."""
     return [evidence_of(leg) for leg in to_run(wildcards.experiment).legs]
+
+
+def hosts_of(wildcards):
+    """Digest of the file that names the hosts, for a leg that runs there: on others it is to be run again."""
+    return (
+        place.digest() if launcher_of(LEGS[wildcards.leg].launcher) == "hosts" else ""
+    )
 
 
 def cores_of(wildcards):

@@ -30,6 +30,7 @@ rule leg:
         spec=lambda wildcards: LEGS[wildcards.leg].spec_json,
         sources=[sources.digest("trainer"), sources.digest("nemesis")],
         environment=sources.environment(),
+        hosts=hosts_of,
     message:
         "run {wildcards.leg}"
     shell:

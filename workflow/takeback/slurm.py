@@ -26,12 +26,12 @@ import psutil
 
 from takeback.errors import SlurmError
 from takeback.launchers import process
-from takeback.launchers.ports import free_port
+from takeback.launchers.ports import free_ports
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
 NAME = "takeback-slurm-"  # of its folder, with the process that it is for: by it leftovers are known
-START = 20.0  # s until all nodes are idle
+START = 60.0  # s until all nodes are idle: a slurmd that finds no slurmctld asks again after 1, 2, 4, 8, 16 s
 ANSWER = 60.0  # s for a client's answer
 LOW, HIGH = "low", "high"  # partitions: a job of the second takes the machine from those of the first
 CONF = """\
@@ -121,9 +121,10 @@ class Cluster:
         host = socket.gethostname().partition(".")[0]
         given = {"host": host, "folder": folder, "kill_wait": kill_wait, "requeue_wait": requeue_wait}
         machine = {"host": host, "cpus": cpus, "memory": psutil.virtual_memory().total >> 20}
-        each = [NODE.format(name=name, port=free_port(), **machine) for name in self.names]
+        port, *ports = free_ports(nodes + 1)
+        each = [NODE.format(name=name, port=one, **machine) for name, one in zip(self.names, ports, strict=True)]
         parts = PARTITIONS.format(preempt=preempt, grace=grace)
-        self.conf.write_text(CONF.format(**given, port=free_port()) + "".join(each) + parts)
+        self.conf.write_text(CONF.format(**given, port=port) + "".join(each) + parts)
         (folder / "state").mkdir()
         (folder / "bin").mkdir()
         for name in CLIENTS:
@@ -184,7 +185,11 @@ class Cluster:
         theirs = ("SLURM_", "SBATCH_", "SRUN_")
         environment = {name: value for name, value in os.environ.items() if not name.startswith(theirs)}
         environment |= {**self.environment, **variables}
-        return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=ANSWER, check=False)
+        how = {"capture_output": True, "text": True, "timeout": ANSWER, "check": False}
+        try:
+            return subprocess.run(words, env=environment, **how)
+        except subprocess.TimeoutExpired:
+            raise SlurmError(f"slurm: {words[0]} had no answer in {ANSWER:.0f} s") from None
 
     def client(self, *words: str, variables: Mapping[str, str] = {}) -> str:
         """What one of Slurm's own programs prints; a job that it submits has ``variables`` in its environment.

@@ -22,6 +22,10 @@ ROLES = {
         "pool_client.py",
         "leg_job.py",
         "leg.py",
+        "objectstore.py",
+        "document.py",
+        "errors.py",
+        f"{SCHEMAS}/hosts.schema.yaml",
         *EVIDENCE,
     ),
     "checkers": (

@@ -15,9 +15,10 @@ PROVES = {"lost": True}
 def strike(injection: Injection) -> Iterator[float]:
     """Set the last node of the job DOWN; victims that hold themselves go on when Slurm tells them to (SIGCONT)."""
     job = injection.launcher
+    before = len(job.told("failure of node"))
     nodes = job.cluster.client("scontrol", "show", "hostnames", job.cluster.job(job.number)["NodeList"])
     name = nodes.split()[-1]
     job.cluster.client("scontrol", "update", f"NodeName={name}", "State=DOWN", "Reason=fault")
-    while not (line := job.told("failure of node")):
+    while not (lines := job.told("failure of node", after=before)):
         yield 0.2
-    injection.seen |= {"lost": True, "node": name, "slurm": line}
+    injection.seen |= {"lost": True, "node": name, "slurm": lines[-1]}

@@ -21,8 +21,9 @@ PROVES = {"preempted": True}
 def strike(injection: Injection) -> Iterator[float]:
     """Submit a job that needs all nodes; victims that hold themselves go on when Slurm tells them to (SIGCONT)."""
     job = injection.launcher
+    before = len(job.told("preempted"))
     all_of_it = ["-p", slurm.HIGH, "-N", str(len(job.cluster.names)), "--exclusive", "--output=/dev/null"]
     job.cluster.client("sbatch", *all_of_it, "--wrap", f"sleep {injection.parameters['seconds']}")
-    while not (line := job.told("preempted")):
+    while not (lines := job.told("preempted", after=before)):
         yield 0.2
-    injection.seen |= {"preempted": True, "slurm": line}
+    injection.seen |= {"preempted": True, "slurm": lines[-1]}

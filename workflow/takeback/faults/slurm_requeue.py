@@ -15,7 +15,8 @@ PROVES = {"requeued": True}
 def strike(injection: Injection) -> Iterator[float]:
     """Requeue; victims that hold themselves go on when Slurm tells them to (SIGCONT)."""
     job = injection.launcher
+    before = len(job.told("Requeuing"))
     job.cluster.client("scontrol", "requeue", job.number)
-    while not (line := job.told("Requeuing")):
+    while not (lines := job.told("Requeuing", after=before)):
         yield 0.2
-    injection.seen |= {"requeued": True, "slurm": line}
+    injection.seen |= {"requeued": True, "slurm": lines[-1]}

@@ -64,6 +64,7 @@ class Group:
 
         Raises:
             NotRun: a host can't be reached, or is not as it must be.
+            EvidenceError: it is, and could not start.
         """
         environment = self.spec["launcher"].get("environment", {})
         for node, ranks in enumerate(shares):
@@ -110,6 +111,8 @@ class Group:
 
     def look_at(self, host: Host) -> None:
         """It is as it must be."""
+        if not {"same", "sees", "pid", "clock", "caller"} <= host.told["hello"].keys():
+            raise NotRun(f"host {host.name} has another takeback than this machine: its greeting is not ours")
         if other := host.differs(on_host.same()):
             raise NotRun(f"host {host.name} is not like this machine: {other}")
         if not host.told["hello"]["sees"]:
@@ -129,10 +132,13 @@ class Group:
         """Wait until each host has said a word."""
         self.hear_until(lambda: any(h.over for h in self.hosts) or all(word in h.told for h in self.hosts), seconds)
         for host in self.hosts:
-            if host.over:
-                raise NotRun(f"host {host.name}: {host.why()}")
-            if word not in host.told:
-                raise NotRun(f"host {host.name} did not answer in {seconds:.0f} s")
+            if word in host.told and not host.over:
+                continue
+            reason = f"host {host.name}: {host.why()}" if host.over else ""
+            reason = reason or f"host {host.name} did not answer in {seconds:.0f} s"
+            if "hello" in host.told:  # it is there, and as it must be: what failed is no property of the place
+                raise EvidenceError(f"{reason}; see {host.errors}")
+            raise NotRun(reason)
 
     def hear_until(self, done: Callable[[], bool], seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -171,7 +177,7 @@ class Group:
                         self.answer(host, record)
                 elif not name:
                     host.told |= message
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, StopIteration) as error:
             messages, host.flaw = None, f"what it sent is no message of ours: {error}"
         host.over = host.over or messages is None or "done" in host.told
 

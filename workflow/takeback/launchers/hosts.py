@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import network
+from takeback import clock, network
 from takeback.launchers import local, on_host, place, process, sshd
 from takeback.launchers.group import Group, NotRun
 from takeback.launchers.injector import Injector
@@ -76,6 +76,8 @@ def run(
             group.start(shares, root)
         except NotRun as reason:
             recorder("not_run", attempt=local.ATTEMPT, reason=str(reason))
+            if keys is None:
+                (folder / clock.MARK).touch()  # the next call asks the same hosts again
             return
         group.watch()
         for host in group.hosts:

@@ -187,11 +187,15 @@ class Link(Surroundings):
     """
 
     def __init__(self, supervisor: str) -> None:
-        self.supervisor = supervisor
+        self.supervisor, self.answered = supervisor, False
+
+    def look(self) -> None:
+        """Whether it is reached, before anybody is told that it is to be cut."""
+        self.answered = network.answers(self.supervisor)
 
     def cut(self, injection: Injection) -> None:
         """Wait until the link is down: that the fault is to strike is told already, in the record before."""
-        injection.seen["answered_before"] = network.answers(self.supervisor)
+        injection.seen["answered_before"] = self.answered
         deadline = time.monotonic() + PATIENCE
         while (state := network.state("eth0")) == "up" and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -228,6 +232,8 @@ class HostInjector(Injector):
     def strike(self, name: str, alive: dict[int, Victim]) -> None:
         """Strike the victims that are here."""
         if fault := self.waiting.get(name):
+            if isinstance(link := self.around.get(name), Link):
+                link.look()
             super()._strike(fault, alive, self.told.get(name))
 
 

@@ -18,5 +18,13 @@ def free_port() -> int:
                 return port
 
 
+def free_ports(count: int) -> list[int]:
+    """As many of them, each another."""
+    found: set[int] = set()
+    while len(found) < count:
+        found.add(free_port())
+    return [*found]
+
+
 if __name__ == "__main__":
     print(free_port())

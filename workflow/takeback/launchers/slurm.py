@@ -36,6 +36,9 @@ PARAMETERS = {"nproc": 0, "spare": 0, "max_restarts": 0, "kill_wait": 5, "grace"
 CHOICES = {"preempt": ["requeue", "cancel"]}
 VICTIMS = ["ranks"]
 OFFERS = ["scheduler"]
+#: Ranks are started by Slurm: what a fault puts around them they do not enter.
+FAULTS = ["sigkill", "sigterm", "sigstop", "pause", "exit", "exception", "segfault", "corrupt", "slurm_preempt",
+          "slurm_requeue", "slurm_node_down"]  # fmt: skip
 RESTARTS = True
 unavailable = slurm.unavailable
 
@@ -128,10 +131,13 @@ class Job(Watched):
         self.number = self.cluster.client(*words, variables=variables)
         self.recorder("agent_launched", attempt=0, of_agent=0, of_pid=os.getpid(), job=self.number)
 
-    def told(self, word: str) -> str | None:
-        """The last line in which slurmctld says that the job was taken off its nodes, with ``word`` in it."""
-        lines = [line for _, line in self._account().taken if word in line]
-        return lines[-1] if lines else None
+    def told(self, word: str, after: int = 0) -> list[str]:
+        """The lines in which slurmctld says that the job was taken off its nodes, with ``word`` in them.
+
+        Args:
+            after: how many there were before: what a fault did is told by those that came since.
+        """
+        return [line for _, line in self._account().taken if word in line][after:]
 
     def _account(self) -> slurm_log.Account:
         return slurm_log.account(self.cluster.folder / "slurmctld.log", self.number)

@@ -52,7 +52,10 @@ class Lines:
         self.rest += data
         *whole, rest = self.rest.split(b"\n") if b"\n" in data else [self.rest]
         self.rest = bytearray(rest)
-        return [json.loads(line) for line in whole]
+        messages = [json.loads(line) for line in whole]
+        if not all(isinstance(message, dict) for message in messages):
+            raise ValueError("a line that is no JSON object")
+        return messages
 
     def wait(self, seconds: float) -> bool:
         """Whether there is something to read within so long."""
