@@ -131,7 +131,7 @@ class Group:
     def await_all(self, word: str, seconds: float) -> None:
         """Wait until each host has said a word."""
         self.hear_until(lambda: any(h.over for h in self.hosts) or all(word in h.told for h in self.hosts), seconds)
-        for host in self.hosts:
+        for host in sorted(self.hosts, key=lambda host: not host.over):  # one that is over is why others are not heard
             if word in host.told and not host.over:
                 continue
             reason = f"host {host.name}: {host.why()}" if host.over else ""

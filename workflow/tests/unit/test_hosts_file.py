@@ -4,12 +4,14 @@ import json
 import shutil
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import yaml
 from takeback import document
-from takeback.errors import ExperimentError
+from takeback.errors import EvidenceError, ExperimentError
 from takeback.launchers import place
+from takeback.launchers.group import Group, NotRun
 from takeback.launchers.place import Place
 
 MODULE = "takeback.launchers.on_host"
@@ -126,3 +128,18 @@ def test_each_key_of_the_file_is_in_the_readme():
     section = text.partition("## Hosts")[2].partition("\n## ")[0]
     for key in document.schema("hosts")["properties"]:
         assert f"| `{key}` |" in section
+
+
+def test_of_hosts_that_do_not_come_the_one_that_is_over_is_named_with_its_reason():
+    waits = SimpleNamespace(name="a", over=False, told={})
+    fails = SimpleNamespace(name="b", over=True, told={}, why=lambda: "Host key verification failed.")
+    group = SimpleNamespace(hosts=[waits, fails], hear_until=lambda done, seconds: None)
+    with pytest.raises(NotRun, match=r"^host b: Host key verification failed\.$"):
+        Group.await_all(group, "hello", 60)
+
+
+def test_a_host_that_has_greeted_and_fails_then_is_an_error_and_no_reason_not_to_run():
+    broken = SimpleNamespace(name="a", over=True, told={"hello": {}}, why=lambda: "MemoryError", errors="host-0.txt")
+    group = SimpleNamespace(hosts=[broken], hear_until=lambda done, seconds: None)
+    with pytest.raises(EvidenceError, match="^host a: MemoryError; see host-0.txt"):
+        Group.await_all(group, "ready", 60)
