@@ -141,5 +141,5 @@ def test_of_hosts_that_do_not_come_the_one_that_is_over_is_named_with_its_reason
 def test_a_host_that_has_greeted_and_fails_then_is_an_error_and_no_reason_not_to_run():
     broken = SimpleNamespace(name="a", over=True, told={"hello": {}}, why=lambda: "MemoryError", errors="host-0.txt")
     group = SimpleNamespace(hosts=[broken], hear_until=lambda done, seconds: None)
-    with pytest.raises(EvidenceError, match="^host a: MemoryError; see host-0.txt"):
+    with pytest.raises(EvidenceError, match=r"^host a: MemoryError; see host-0\.txt"):
         Group.await_all(group, "ready", 60)
