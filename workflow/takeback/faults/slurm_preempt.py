@@ -14,16 +14,14 @@ from takeback.faults import Injection
 PARAMETERS = {"seconds": 1.0}  # s that the other job needs the machine
 RANKS = "all"
 NEEDS = "scheduler"
-ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}, {"known": "nobody"}]
+ENDS_BY = slurm.ENDS_BY
 PROVES = {"preempted": True}
 
 
 def strike(injection: Injection) -> Iterator[float]:
     """Submit a job that needs all nodes; victims that hold themselves go on when Slurm tells them to (SIGCONT)."""
     job = injection.launcher
-    before = len(job.told("preempted"))
     all_of_it = ["-p", slurm.HIGH, "-N", str(len(job.cluster.names)), "--exclusive", "--output=/dev/null"]
-    job.cluster.client("sbatch", *all_of_it, "--wrap", f"sleep {injection.parameters['seconds']}")
-    while not (lines := job.told("preempted", after=before)):
-        yield 0.2
-    injection.seen |= {"preempted": True, "slurm": lines[-1]}
+    sleep = ["--wrap", f"sleep {injection.parameters['seconds']}"]
+    line = yield from job.asked_to_go("preempted", "sbatch", *all_of_it, *sleep)
+    injection.seen |= {"preempted": True, "slurm": line}

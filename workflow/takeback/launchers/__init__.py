@@ -37,6 +37,12 @@ def get(launcher: str | dict[str, Any]) -> ModuleType:
     return importlib.import_module(f"takeback.launchers.{launcher_of(launcher)}")
 
 
+def parameters(launcher: str | dict[str, Any]) -> dict[str, Any]:
+    """A launcher's parameters, the usual values included."""
+    given = {} if isinstance(launcher, str) else launcher.get("with", {})
+    return {**get(launcher).PARAMETERS, **given}
+
+
 def unavailable(launcher: str | dict[str, Any]) -> str | None:
     """Why it can't be had on this machine, or None."""
     module = get(launcher)
@@ -45,7 +51,6 @@ def unavailable(launcher: str | dict[str, Any]) -> str | None:
 
 def ranks_here(spec: dict[str, Any]) -> int:
     """How many ranks of a leg one machine must have devices for: all of them, unless its launcher has several."""
-    module = get(spec["launcher"])
-    if not getattr(module, "EVERY_LEG", False):
+    if not getattr(get(spec["launcher"]), "EVERY_LEG", False):
         return spec["world"]
-    return min(spec["world"], {**module.PARAMETERS, **spec["launcher"].get("with", {})}["nproc"])
+    return min(spec["world"], parameters(spec["launcher"])["nproc"])

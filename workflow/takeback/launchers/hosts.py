@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import clock, network
+from takeback import clock, launchers, network
 from takeback.launchers import local, on_host, place, process, sshd
 from takeback.launchers.group import Group, NotRun
 from takeback.launchers.injector import Injector
@@ -59,7 +59,7 @@ def run(
     bound: Sequence[int],
 ) -> None:
     """Start the hosts, watch until all have sent all, and record what became of them."""
-    each = {**PARAMETERS, **spec["launcher"].get("with", {})}["nproc"]
+    each = launchers.parameters(spec["launcher"])["nproc"]
     shares = [list(range(first, min(first + each, spec["world"]))) for first in range(0, spec["world"], each)]
     with ExitStack() as stack:
         try:

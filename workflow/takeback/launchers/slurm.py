@@ -14,13 +14,13 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import slurm
+from takeback import launchers, slurm
 from takeback.faults import Victim
 from takeback.launchers import agents, process, rank, slurm_log
 from takeback.launchers.agents import Process
@@ -68,7 +68,7 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
 
 def run(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, place: Path, bound: Sequence[int]) -> None:
     """Start a cluster, submit the job, watch until it is over, and record what became of it."""
-    given = {**PARAMETERS, **spec["launcher"].get("with", {})}
+    given = launchers.parameters(spec["launcher"])
     nodes = spec["world"] // (given["nproc"] or spec["world"])
     cluster = slurm.Cluster(
         place,
@@ -83,7 +83,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, plac
         around = surroundings(spec, folder, stack)
         stack.enter_context(slurm.ending(place))  # before what surrounds it is taken away
         cluster.start()
-        job = Job(spec, folder, root, recorder, around, nodes, cluster)
+        job = Job(cluster, spec, folder, root, recorder, around, nodes)
         job.submit(given["max_restarts"])
         job.watch(bound)
         job.record()
@@ -98,20 +98,11 @@ class Job(Watched):
         number: its id there.
     """
 
-    def __init__(
-        self,
-        spec: dict[str, Any],
-        folder: Path,
-        root: Path,
-        recorder: Recorder,
-        around: dict[str, Any],
-        nodes: int,
-        cluster: slurm.Cluster,
-    ) -> None:
+    def __init__(self, cluster: slurm.Cluster, *given: Any) -> None:
         """As of the base, on a running ``cluster``."""
-        super().__init__(spec, folder, root, recorder, around, nodes)
+        super().__init__(*given)
         self.cluster, self.number, self.asked = cluster, "", 0.0
-        self.words = rank.placed(command(spec, folder), root)
+        self.words = rank.placed(command(self.spec, self.folder), self.root)
 
     def submit(self, max_restarts: int) -> None:
         script, output = self.folder / "stdout" / "job.sh", self.folder / "stdout"
@@ -138,6 +129,18 @@ class Job(Watched):
             after: how many there were before: what a fault did is told by those that came since.
         """
         return [line for _, line in self._account().taken if word in line][after:]
+
+    def asked_to_go(self, word: str, *client: str) -> Generator[float, None, str]:
+        """Let a client of Slurm's ask for something, and wait until slurmctld says, after that, what became of the job.
+
+        Args:
+            word: of the line that says so, which is returned.
+        """
+        before = len(self.told(word))
+        self.cluster.client(*client)
+        while not (lines := self.told(word, after=before)):
+            yield 0.2
+        return lines[-1]
 
     def _account(self) -> slurm_log.Account:
         return slurm_log.account(self.cluster.folder / "slurmctld.log", self.number)
@@ -183,16 +186,5 @@ class Job(Watched):
             one.told(task.code)
             one.known = "agent"
         ended = one.ended if one.ended is not None else (task.ended or time.time()) + shift
-        who = {"attempt": attempt, "of_rank": task.rank, "of_pid": task.pid}
-        more = {"of_agent": task.node, "local_rank": task.rank % (self.spec["world"] // self.nodes)}
-        more |= {"restarts": attempt, "world": one.world, "command": one.command, "host": self.host(task.node)}
-        self.recorder("launched", **who, **more, **at(one.began))
-        self.recorder("exited", **who, **one.how(), by=self._by(one, task), **at(ended))
-
-    def _by(self, one: Process, task: slurm_log.Task) -> str:
-        """Who ended a rank: we, a fault, Slurm, or itself (or somebody else)."""
-        if one.by_us:
-            return "supervisor"
-        if one.pid in self.injector.struck:
-            return "fault"
-        return "launcher" if task.signalled else "itself"
+        local_rank, by = task.rank % (self.spec["world"] // self.nodes), self.by(one, task.signalled)
+        self.record_rank(one, task.rank, attempt, task.node, ended, by, local_rank=local_rank, restarts=attempt)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from takeback import launchers
 from takeback.faults import Victim
 from takeback.launchers import agent_log, agents, process, rank
 from takeback.launchers.agents import Process
@@ -59,7 +60,7 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
 def run(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int]) -> None:
     """Start the agents, watch until all processes have ended, and record what became of them."""
     with ExitStack() as stack:
-        nodes = spec["world"] // (parameters(spec)["nproc"] or spec["world"])
+        nodes = spec["world"] // (launchers.parameters(spec["launcher"])["nproc"] or spec["world"])
         around = surroundings({**spec, "world": nodes}, folder, stack)
         stack.callback(process.end_descendants)  # before what surrounds them is taken away
         group = Group(spec, folder, root, recorder, around, nodes)
@@ -69,14 +70,9 @@ def run(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, boun
     group.record()
 
 
-def parameters(spec: dict[str, Any]) -> dict[str, Any]:
-    """The launcher's parameters, the usual values included."""
-    return {**PARAMETERS, **spec["launcher"].get("with", {})}
-
-
 def words_of(spec: dict[str, Any], folder: Path, node: int, nodes: int, port: int, host: str, store: str) -> list[str]:
     """The command of one agent, on ``host``; the store is to be on the host ``store``."""
-    given, program = parameters(spec), command(spec, folder)
+    given, program = launchers.parameters(spec["launcher"]), command(spec, folder)
     words = ["python", "-m", "torch.distributed.run", "--event-log-handler", "console"]
     words += ["--nproc-per-node", str(given["nproc"] or spec["world"]), "--nnodes", given["nnodes"] or str(nodes)]
     words += ["--max-restarts", str(given["max_restarts"]), "--monitor-interval", str(given["monitor_interval"])]
@@ -172,22 +168,13 @@ class Group(Watched):
             for when in log.noticed:
                 self.recorder("launcher_noticed", of_agent=agent.node, **at(when - time.time() + time.monotonic()))
             who = {"of_agent": agent.node, "of_pid": agent.pid}
-            self.recorder("agent_exited", **who, **agent.how(), by=self.by(agent, log), **at(agent.ended))
+            self.recorder(
+                "agent_exited", **who, **agent.how(), by=self.by(agent, agent.pid in log.closed), **at(agent.ended)
+            )
 
     def record_worker(self, one: Process, told: agent_log.Started, attempt: int, log: agent_log.AgentLog) -> None:
         if one.known == "nobody" and one.pid in log.ended:
             one.told(log.ended[one.pid])
             one.known = "agent"
-        who = {"attempt": attempt, "of_rank": told.rank, "of_pid": one.pid}
-        more = {"of_agent": one.node, "local_rank": told.local_rank, "restarts": told.restarts, "world": one.world}
-        more |= {"command": one.command, "host": self.host(one.node)}
-        self.recorder("launched", **who, **more, **at(one.began))
-        self.recorder("exited", **who, **one.how(), by=self.by(one, log), **at(one.ended))
-
-    def by(self, one: Process, log: agent_log.AgentLog) -> str:
-        """Who ended a process: we, a fault, its agent, or itself (or somebody else)."""
-        if one.by_us:
-            return "supervisor"
-        if one.pid in self.injector.struck:
-            return "fault"
-        return "launcher" if one.pid in log.closed else "itself"
+        more = {"local_rank": told.local_rank, "restarts": told.restarts, "by": self.by(one, one.pid in log.closed)}
+        self.record_rank(one, told.rank, attempt, one.node, one.ended, **more)

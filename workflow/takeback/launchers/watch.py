@@ -101,6 +101,23 @@ class Watched:
             self.recorder("hang_detected", seconds=self.deadline.seconds, ranks=ranks, agents=nodes, after_exit=after)
         agents.end(left)
 
+    def record_rank(
+        self, one: Process, number: int, attempt: int, node: int, ended: float | None, by: str, **more: Any
+    ) -> None:
+        """How one rank was started, and how and by whom it was ended."""
+        who = {"attempt": attempt, "of_rank": number, "of_pid": one.pid}
+        more |= {"of_agent": node, "world": one.world, "command": one.command, "host": self.host(node)}
+        self.recorder("launched", **who, **more, **at(one.began))
+        self.recorder("exited", **who, **one.how(), by=by, **at(ended))
+
+    def by(self, one: Process, launcher: bool) -> str:
+        """Who ended a process: we, a fault, its launcher, if that says so, or itself (or somebody else)."""
+        if one.by_us:
+            return "supervisor"
+        if one.pid in self.injector.struck:
+            return "fault"
+        return "launcher" if launcher else "itself"
+
     def host(self, node: int) -> str:
         """The address of a node."""
         given: dict[str, str] = {}

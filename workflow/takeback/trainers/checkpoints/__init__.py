@@ -263,15 +263,16 @@ class Checkpoints:
             file.write(f"{name}\n".encode())
         probe.record("committed", step=step)
         probe.point("save.pointer", step)
-        old = sorted(self._complete())[: -self.cfg.keep]
-        for other in [*(one for one in old if one not in (name, self.in_use)), *self._left_behind(name)]:
+        complete = self._complete()
+        old = [one for one in sorted(complete)[: -self.cfg.keep] if one not in (name, self.in_use)]
+        for other in [*old, *self._left_behind(name, complete)]:
             self.remove(other)
             probe.point("save.retire", step)
         return clock.took
 
-    def _left_behind(self, newest: str) -> list[str]:
+    def _left_behind(self, newest: str, complete: list[str]) -> list[str]:
         """What killed saves left, and nothing of a stranger's."""
-        there = sorted(self.store.names() - set(self._complete()) - {self.in_use})
+        there = sorted(self.store.names() - {*complete, self.in_use})
         ours = [name for name in there if name == f"{POINTER}.tmp" or _NAME.fullmatch(name.removesuffix(".tmp"))]
         return [name for name in ours if name.endswith(".tmp") or (name.endswith(".dcp") and name < newest)]
 
