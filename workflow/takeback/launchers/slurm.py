@@ -134,13 +134,21 @@ class Job(Watched):
         """Let a client of Slurm's ask for something, and wait until slurmctld says, after that, what became of the job.
 
         Args:
-            word: of the line that says so, which is returned.
+            word: of the line that says so, which is returned. That a job has GraceTime from now on stands in no log:
+                then it is the instant that scontrol(1) tells, PreemptTime.
         """
-        before = len(self.told(word))
+        before, earlier = len(self.told(word)), self._preempted()
         self.cluster.client(*client)
         while not (lines := self.told(word, after=before)):
+            if (when := self._preempted()) != earlier:
+                return f"PreemptTime={when}"
             yield 0.2
         return lines[-1]
+
+    def _preempted(self) -> str:
+        """Since when GraceTime runs, or ran last; nothing at a site without."""
+        grace = launchers.parameters(self.spec["launcher"])["grace"]
+        return self.cluster.job(self.number)["PreemptTime"] if grace else ""
 
     def _account(self) -> slurm_log.Account:
         return slurm_log.account(self.cluster.folder / "slurmctld.log", self.number)
