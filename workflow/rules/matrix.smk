@@ -30,7 +30,7 @@ def stop(message):
 
 try:
     import takeback
-    from takeback import experiment as experiments, sources
+    from takeback import backends, environments, experiment as experiments, sources
     from takeback.launchers import place
     from takeback.leg import launcher_of
 except ModuleNotFoundError as error:
@@ -54,10 +54,21 @@ if not FILES:
         f"no experiment in {FOLDER}; put a YAML file there or name a folder: --config experiments=FOLDER"
     )
 
+ENVIRONMENTS = backends.environments()
+
 try:
     EXPERIMENTS = {name: experiments.load(path, ROOT) for name, path in FILES.items()}
 except experiments.ExperimentError as error:
     stop(error)
+# An interpreter of the user's own; jobs find it in their environment.
+for name in ENVIRONMENTS:
+    if f"{name}_python" in config:
+        os.environ[environments.variable(name)] = os.path.abspath(
+            config[f"{name}_python"]
+        )
+# Those that could not be had are to be tried again. Another call may be at work, and need the record for its legs.
+if not any(Path(".snakemake/locks").glob("*")):
+    environments.forget(Path("results/envs"))
 # What runs if nobody says what: one experiment here, all of them in a folder of the user's own.
 DEFAULT = ["kill_resume"] if "kill_resume" in EXPERIMENTS else list(EXPERIMENTS)
 LEGS = {leg: found for one in EXPERIMENTS.values() for leg, found in one.legs.items()}
@@ -74,6 +85,18 @@ def parent_of(wildcards):
     """Evidence of the leg that a leg starts from, if there is one."""
     parent = LEGS[wildcards.leg].parent
     return evidence_of(parent.id) if parent else []
+
+
+def environment_of(wildcards):
+    """The record of the environment in which a leg runs, if that is not ours."""
+    name = backends.get(LEGS[wildcards.leg].backend).ENVIRONMENT
+    return f"results/envs/{name}.json" if name else []
+
+
+def versions_of(wildcards):
+    """The versions that can change a bit of a leg: ours, or those that its environment's file lists."""
+    name = backends.get(LEGS[wildcards.leg].backend).ENVIRONMENT
+    return environments.digest(name) if name else sources.environment()
 
 
 def evidence_of_all(wildcards):

@@ -54,6 +54,11 @@ def home(name: str) -> Path:
     return cache / "takeback" / f"{name}-{python}-{hashlib.sha256(text(name).encode()).hexdigest()[:10]}"
 
 
+def digest(name: str) -> str:
+    """Name of an environment, and a digest of its file."""
+    return f"{name} {hashlib.sha256(text(name).encode()).hexdigest()[:10]}"
+
+
 def variable(name: str) -> str:
     """Of the process's environment: the interpreter that the user has named."""
     return f"TAKEBACK_{name.upper()}_PYTHON"
@@ -72,6 +77,14 @@ def interpreter(name: str) -> Path:
     if not (home(name) / MARKER).exists():
         raise Unusable(f"no {name} environment here; make it: python -m takeback environment {name}")
     return home(name) / "bin" / "python"
+
+
+def is_there(name: str) -> bool:
+    """Whether an environment has an interpreter, as far as a glance can tell."""
+    try:
+        return bool(interpreter(name))
+    except Unusable:
+        return False
 
 
 def versions(name: str, python: Path) -> dict[str, str]:
@@ -156,8 +169,7 @@ def _install(name: str, folder: Path) -> None:
     began = time.time()
     for words in (
         [sys.executable, "-m", "venv", str(folder)],
-        [str(folder / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-        + ["-r", str(FILES / f"{name}.txt")],
+        [str(folder / "bin/python"), "-m", "pip", "install", "-q", "-r", str(FILES / f"{name}.txt")],
     ):
         done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:

@@ -58,3 +58,8 @@ def processes(name: str, world: int) -> int:
 def environment(spec: Mapping[str, Any]) -> dict[str, str]:
     """Variables that supervisor and ranks of a leg need before torch is used."""
     return get(spec["backend"]).environment(spec["world"])
+
+
+def environments() -> set[str]:
+    """Names of the environments of their own in which runs of some backend take place."""
+    return {get(name).ENVIRONMENT for name in names()} - {None}

@@ -1,7 +1,7 @@
 """xla_processes: one process a rank, each with an XLA device of its own; gradients meet on the host, over gloo.
 
-What the bridge offers instead, a process group ``xla``, has no ranks on CPU: every process is rank 0 of a world of 1, and
-an all-reduce returns its own value, without an error (torch_xla 2.9.0). A run counts before it trusts
+What the bridge offers instead, a process group ``xla``, has no ranks on CPU: every process is rank 0 of a world of 1,
+and an all-reduce returns its own value, without an error (torch_xla 2.9.0). A run counts before it trusts
 (:func:`takeback.backends.xla.world.ranks`).
 """
 

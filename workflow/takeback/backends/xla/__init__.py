@@ -1,8 +1,8 @@
 """xla: torch_xla on PJRT, one process that has all devices of a mesh (SPMD).
 
 On CPU the devices are virtual, as many as asked for (``CPU_NUM_DEVICES``); elsewhere they are those that
-``PJRT_DEVICE`` names. What a run does with them is in :mod:`takeback.backends.xla.train`, a trainer that speaks with the
-suite through the probe alone.
+``PJRT_DEVICE`` names. What a run does with them is in :mod:`takeback.backends.xla.train`, a trainer that speaks with
+the suite through the probe alone.
 
 Sources: https://docs.pytorch.org/xla/release/r2.9/, https://github.com/pytorch/xla/tree/v2.9.0
 """
@@ -33,7 +33,7 @@ def environment(world: int) -> dict[str, str]:
 
 def preload() -> None:
     """Import all that a rank needs. Makes no PJRT client: its threads would be lost in a fork."""
-    import torch.distributed.checkpoint
+    import torch.distributed.checkpoint  # noqa: F401
     import torch_xla.core.xla_model
     import torch_xla.debug.metrics
     import torch_xla.distributed.spmd

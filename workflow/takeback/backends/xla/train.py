@@ -5,8 +5,8 @@ By hand, on a mesh of four virtual devices of this machine, in an environment ma
     CPU_NUM_DEVICES=4 PJRT_DEVICE=CPU python -m takeback.backends.xla.train --checkpoints /tmp/ck --world 4
 
 Started again with the same folder it goes on from the newest checkpoint there. With ``--backend xla`` one process has
-all devices, and a batch is spread over them; with ``xla_processes`` each rank has one device, and gradients are added in
-one fixed order on the host. Of the suite that watches it, it knows the probe alone.
+all devices, and a batch is spread over them; with ``xla_processes`` each rank has one device, and gradients are added
+in one fixed order on the host. Of the suite that watches it, it knows the probe alone.
 """
 
 from __future__ import annotations
@@ -184,9 +184,7 @@ def on_mesh(state: State, windows: list[np.ndarray], spread: Any) -> Tensor:
     return loss.detach()
 
 
-def by_shards(
-    cfg: argparse.Namespace, state: State, step: int, shards: range, windows: list[np.ndarray]
-) -> Tensor:
+def by_shards(cfg: argparse.Namespace, state: State, step: int, shards: range, windows: list[np.ndarray]) -> Tensor:
     """The same of this rank's shards, one after the other, and of all others' by one sum in fixed order on the host."""
     leaves = []
     for shard, window in zip(shards, windows, strict=True):

@@ -44,7 +44,7 @@ def ranks(world: int, backend: str) -> None:
         WorldError: the group is not one of ``world`` ranks.
     """
     if backend == "xla":
-        import torch_xla.distributed.xla_backend  # noqa: F401  registers it
+        import torch_xla.distributed.xla_backend
     dist.init_process_group(backend, init_method="xla://" if backend == "xla" else None)
     ones = torch.ones(1).to(torch_xla.device() if backend == "xla" else "cpu")
     dist.all_reduce(ones)
