@@ -24,6 +24,7 @@ import torch.distributed as dist
 import torch_xla
 import torch_xla.core.xla_model as xm
 import torch_xla.debug.metrics as metrics
+import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor
 from torch.nn import functional
@@ -106,8 +107,8 @@ def facts(cfg: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def build(cfg: argparse.Namespace, device: torch.device) -> State:
-    """A fresh state, the same wherever it is built."""
+def build(cfg: argparse.Namespace, device: torch.device, mesh: Any) -> State:
+    """A fresh state, the same wherever it is built; each device of a mesh has all of it."""
     randomness.seed_all(randomness.key(cfg.seed, "weights"), torch.device("cpu"))
     shape = {name: getattr(cfg, name) for name in ("width", "layers", "heads", "context", "dropout")}
     model = Transformer(**shape).to(device)
@@ -117,6 +118,8 @@ def build(cfg: argparse.Namespace, device: torch.device) -> State:
     for parameter in model.parameters():  # from the start, so that step 1 has the graph of all others
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         optimizer.state[parameter] = {"step": torch.tensor(0.0), **moments}
+        for tensor in (parameter, *moments.values()) if mesh else ():  # else step 2 has another graph than step 1
+            xs.mark_sharding(tensor, mesh, (None,) * tensor.dim())
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: rate(done, cfg))
     randomness.seed_all(randomness.key(cfg.seed, "run"), torch.device("cpu"))
     torch_xla.sync(wait=True)
@@ -128,7 +131,7 @@ def run(cfg: argparse.Namespace, mesh: Any) -> None:
     """Restore the newest checkpoint, if there is one, and train to the last step."""
     device = torch_xla.device()
     windows = data.Windows(data.read_text(cfg.samples * cfg.context + 1), cfg.context)
-    state = build(cfg, device)
+    state = build(cfg, device, mesh)
     way = saves.of(cfg.saves, cfg.checkpoints, cfg.guard, cfg.staging)
     newest = way.newest()
     if newest is not None:
