@@ -59,13 +59,18 @@ class Run:
     def advance(self, sync_before_backward: bool = False) -> Tensor:
         """One step: one graph, or two if there is a sync between forward and backward. Returns the loss."""
         self.step += 1
-        batch = torch.randn(_BATCH, _WIDTH, generator=torch.Generator().manual_seed(self.step))
-        target = batch.sum(dim=1, keepdim=True).sin()
+        loss = self.gradients(self.step, sync_before_backward)
+        self.optimizer.step()
+        torch_xla.sync(wait=True)
+        return loss
+
+    def gradients(self, batch: int, sync_before_backward: bool = False) -> Tensor:
+        """Forward and backward, of batch number ``batch``. Returns the loss."""
+        inputs = torch.randn(_BATCH, _WIDTH, generator=torch.Generator().manual_seed(batch))
+        targets = inputs.sum(dim=1, keepdim=True).sin()
         self.optimizer.zero_grad()
-        loss = functional.mse_loss(self.model(batch.to(self.device)), target.to(self.device))
+        loss = functional.mse_loss(self.model(inputs.to(self.device)), targets.to(self.device))
         if sync_before_backward:
             torch_xla.sync(wait=True)
         loss.backward()
-        self.optimizer.step()
-        torch_xla.sync(wait=True)
         return loss.detach()

@@ -21,6 +21,7 @@ def train(run: Run, manager: Any, remedy: bool, steps: int) -> None:
         probe.step(run.step, loss, state=run.state())
         if run.step % EVERY == 0:
             before = xm.get_rng_state()
+            probe.digest("saved", run.step, run.state())
             manager.save_async(run.step, cloned(run.state()))
             manager.join()
             xm.set_rng_state(before)
