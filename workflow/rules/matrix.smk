@@ -32,7 +32,7 @@ try:
     import takeback
     from takeback import backends, environments, experiment as experiments, sources
     from takeback.launchers import place
-    from takeback.leg import launcher_of
+    from takeback.leg import launcher_of, processes_of
 except ModuleNotFoundError as error:
     stop(f"{error.name} is not installed; run: python -m pip install -r envs/cpu.txt")
 if not Path(takeback.__file__).is_relative_to(ROOT):
@@ -112,9 +112,9 @@ def hosts_of(wildcards):
 
 
 def cores_of(wildcards):
-    """Cores of a leg: one a thread of each rank, or all of them where nothing may run beside it."""
+    """Cores of a leg: one a thread of each process, or all of them where nothing may run beside it."""
     leg = LEGS[wildcards.leg]
-    cores = leg.world * leg.hardware["threads"]
+    cores = processes_of(leg.spec) * leg.hardware["threads"]
     return max(cores, workflow.cores or 1) if wildcards.leg in TIMED else cores
 
 

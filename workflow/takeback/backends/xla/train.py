@@ -68,8 +68,11 @@ def main(argv: list[str] | None = None) -> int:
     backend.setup(0)
     try:
         mesh = join(cfg)
-    except (world.WorldError, RuntimeError) as error:  # of PJRT, where it finds no device
-        return not_run(" ".join(str(error).split("\n")[0].split()))
+    except world.WorldError as error:
+        return not_run(str(error))
+    except (RuntimeError, OSError, ImportError) as error:  # of PJRT, where it finds no device or no library for it
+        first = " ".join(str(error).split()).split(". ")[0]
+        return not_run(f"no PJRT device of kind {os.environ['PJRT_DEVICE']}: {first}")
     probe.group(cfg.world, cfg.backend)
     probe.describe(**facts(cfg), bridge={**backend.describe(), "mesh": [cfg.world] if mesh else None})
     run(cfg, mesh)
