@@ -1,9 +1,9 @@
 """A run that is told that its machine goes, by the bridge's own means: all ranks save at one step, and leave.
 
-The preemption sync manager of XLA's runtime takes SIGTERM in each process, looks for it once a second, and tells all the
-step after the furthest that any has come to (``CheckpointManager(chkpt_on_preemption=True)`` asks it at each save).
-Started there by the bridge's own discovery of hosts, which TPU alone has; here by the address of the rendezvous. From
-then on SIGTERM ends the process no more: the loop must.
+The preemption sync manager of XLA's runtime takes SIGTERM in each process, looks for it once a second, and tells all of
+them one step at which to stop (``CheckpointManager(chkpt_on_preemption=True)`` asks it at each save). The manager finds
+its coordinator by a discovery of hosts that TPU alone has; here it is at the address of the rendezvous. From then on
+SIGTERM ends the process no more: the loop must.
 
 Ranks have a device each, and gradients meet on the host: ``--backend xla_processes``. Ran on PJRT's CPU device only.
 """

@@ -1,4 +1,4 @@
-"""``CheckpointManager.save_async`` copies what is on the device, and no tensor on the CPU: it is written as it is later.
+"""``CheckpointManager.save_async`` copies what is on the device, and no tensor on the CPU, which it writes later.
 
 AdamW counts its steps in such tensors. The remedy: give it copies of them.
 """
