@@ -47,10 +47,12 @@ def pool(args: argparse.Namespace) -> int:
 
 
 def environment(args: argparse.Namespace) -> int:
-    from takeback import environments, evidence
+    from takeback import environments
 
     found = environments.record(args.name)
     if args.record:
+        from takeback import evidence  # by hand this needs nothing beyond the standard library
+
         evidence.write_json(args.record, found)
     print(found["python"] or f"takeback: {found['reason']}")
     return 0 if args.record else int(not found["python"])
