@@ -66,6 +66,7 @@ def main() -> int:
         probe.step(run.step, loss, state=run.state())
         leaves = args.notice == "bridge" and torch_xla._XLAC._sync_point_reached(run.step)
         if leaves or run.step % args.save_every == 0:
+            probe.digest("saved", run.step, run.state())
             files.save(run.step, run.state())
             probe.saved(run.step)
         if leaves:
