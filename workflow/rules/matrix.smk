@@ -31,6 +31,7 @@ def stop(message):
 try:
     import takeback
     from takeback import backends, environments, experiment as experiments, sources
+    from takeback import launchers
     from takeback.launchers import place
     from takeback.leg import launcher_of, processes_of
 except ModuleNotFoundError as error:
@@ -115,7 +116,16 @@ def cores_of(wildcards):
     """Cores of a leg: one a thread of each process, or all of them where nothing may run beside it."""
     leg = LEGS[wildcards.leg]
     cores = processes_of(leg.spec) * leg.hardware["threads"]
-    return max(cores, workflow.cores or 1) if wildcards.leg in TIMED else cores
+    # A submission of several runs asks for as many nodes as those beside one another need, together.
+    alone = wildcards.leg in TIMED or (
+        more_nodes_of(wildcards) and not workflow.local_exec
+    )
+    return max(cores, workflow.cores or 1) if alone else cores
+
+
+def more_nodes_of(wildcards):
+    """Nodes of a leg beside the first, where a scheduler gives them: one a host."""
+    return launchers.machines(LEGS[wildcards.leg].spec) - 1
 
 
 def file_of(wildcards):

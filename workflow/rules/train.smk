@@ -27,6 +27,8 @@ rule leg:
     # A second try would turn a flaky result into a pass.
     retries: 0
     threads: cores_of
+    resources:
+        more_nodes=more_nodes_of,
     params:
         spec=lambda wildcards: LEGS[wildcards.leg].spec_json,
         sources=[sources.digest("trainer"), sources.digest("nemesis")],

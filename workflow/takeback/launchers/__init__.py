@@ -49,8 +49,15 @@ def unavailable(launcher: str | dict[str, Any]) -> str | None:
     return module.unavailable() if hasattr(module, "unavailable") else None
 
 
+def machines(spec: dict[str, Any]) -> int:
+    """How many machines a leg's ranks are on: several, if its launcher has hosts."""
+    if not getattr(get(spec["launcher"]), "EVERY_LEG", False):
+        return 1
+    return -(-spec["world"] // parameters(spec["launcher"])["nproc"])
+
+
 def ranks_here(spec: dict[str, Any]) -> int:
     """How many ranks of a leg one machine must have devices for: all of them, unless its launcher has several."""
-    if not getattr(get(spec["launcher"]), "EVERY_LEG", False):
+    if machines(spec) == 1:
         return spec["world"]
     return min(spec["world"], parameters(spec["launcher"])["nproc"])

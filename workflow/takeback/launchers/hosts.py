@@ -2,8 +2,9 @@
 
 On each host a supervisor of its own forks the ranks and strikes them (:mod:`takeback.launchers.on_host`); this one says
 when, and writes down what they send (:mod:`takeback.launchers.wire`). The first host has the store of the rendezvous.
-The file that ``TAKEBACK_HOSTS`` names says which hosts (:mod:`takeback.launchers.place`); without one they are
-throw-away hosts on this machine (:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher.
+The file that ``TAKEBACK_HOSTS`` names says which hosts (:mod:`takeback.launchers.place`); without one they are the
+nodes of the Slurm job that this runs in, if it has several, else throw-away hosts on this machine
+(:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def run(
                 stack.callback(shutil.rmtree, keys, ignore_errors=True)
                 there, links = throw_away(len(shares), keys, stack)
             if len(there.hosts) < len(shares):
-                raise NotRun(f"{len(shares)} hosts are needed, {os.environ[place.VARIABLE]} names {len(there.hosts)}")
+                source = os.environ.get(place.VARIABLE) or "the Slurm job"
+                raise NotRun(f"{len(shares)} hosts are needed, {source} names {len(there.hosts)}")
             if links is None and any(fault["kind"] in on_host.NETWORK for fault in spec["faults"]):
                 raise NotRun("the links of these hosts are not ours to cut; throw-away hosts are")
             stack.callback(process.end_descendants)  # before their hosts

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
+import shutil
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,6 +44,8 @@ SSH = {
 SSH_WORDS = [f"-o{name}={value}" for name, value in SSH.items()]
 #: The same for what a flag of the user's may have turned on: of flags the last one counts, also after the host.
 SSH_FLAGS = ["-a", "-k", "-x", "-T"]
+#: A node of the Slurm job that we are in, beside the job's other steps: srun(1). Its options are no words of ours.
+SRUN = "srun --quiet --overlap --nodes=1 --ntasks=1 --nodelist={host} {words}"
 #: What gcloud needs to check the key of a host as strictly.
 GCLOUD = "--strict-host-key-checking=yes"
 
@@ -91,6 +95,15 @@ class Place:
         return words
 
 
+def allocated() -> list[str]:
+    """Names of the nodes of the Slurm job that we are in (sbatch(1), SLURM_JOB_NODELIST); none where we are in none."""
+    nodes = os.environ.get("SLURM_JOB_NODELIST")
+    if not nodes or not shutil.which("scontrol"):
+        return []
+    told = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=False)
+    return told.stdout.split()
+
+
 def is_ssh(template: Sequence[str]) -> bool:
     return Path(template[0]).name == "ssh"
 
@@ -101,14 +114,14 @@ def has_place(template: Sequence[str]) -> bool:
 
 
 def named() -> Place | None:
-    """The place that the user has named, if any.
+    """The place that the user has named, if any; else the nodes of the Slurm job that we are in, if it has several.
 
     Raises:
         ExperimentError: its file can't be read, or has a mistake; one line.
     """
     path = os.environ.get(VARIABLE)
     if not path:
-        return None
+        return Place(nodes, SRUN) if len(nodes := allocated()) > 1 else None
     try:
         return Place(**read(Path(path), "hosts"))
     except ValueError as error:  # of shlex: no closing quotation

@@ -156,6 +156,21 @@ def test_a_kill_at_any_point_of_a_save_leaves_a_checkpoint_that_loads(nursery, t
     assert not list(folder.glob("*.tmp")), "what the killed save left behind is still there"
 
 
+def test_two_kills_between_completion_and_pointer_at_different_steps_leave_a_pointer_that_is_believed(
+    nursery, tmp_path, saved
+):
+    for life, step in (("second", 12), ("third", 11)):
+        options = ("--steps", "16", "--save_every", str(step))
+        killed = nursery.start(1, tmp_path / life, *options, held=(0, "save.commit", step), checkpoints=[saved])
+        killed.wait_until_held(0)
+        killed.kill(0)
+        killed.wait()
+        assert (saved / f"step-{step:08}.pt").exists()
+        assert (saved / "latest").read_text() == "step-00000008.pt\n"
+    resumed = nursery.run(1, tmp_path / "fourth", "--steps", "9", checkpoints=[saved])
+    assert resumed.records("restored")[0]["step"] == 8
+
+
 def test_a_checkpoint_that_can_not_be_written_stops_all_ranks_and_harms_none_before(nursery, tmp_path, saved):
     before = {path: path.read_bytes() for path in saved.iterdir()}
     options = ("--steps", "9", "--save_every", "1")

@@ -1,6 +1,7 @@
 """Profiles say where runs are, and change no bit: on a real Slurm of this machine, and dry for the others."""
 
 import importlib.util
+import json
 import os
 import re
 import sys
@@ -94,6 +95,26 @@ def test_runs_on_slurm_have_the_bits_of_this_machine(small_on_slurm, finished):
         for table, bits in (("losses", "loss_bits"), ("digests", "digest")):
             rows = [pd.read_parquet(flow.folder / "results/runs" / leg / f"{table}.parquet") for flow in (here, there)]
             assert rows[0][bits].tolist() == rows[1][bits].tolist(), (leg, table)
+
+
+def test_ranks_on_several_nodes_are_started_by_srun_with_the_bits_of_one_node(on_slurm):
+    one = {**SMALL, "matrix": {**SMALL["matrix"], "resume_world": 2}, "controls": [], "claims": []}
+    flow = on_slurm(spread={**one, "include": [{"launcher": {"kind": "hosts", "with": {"nproc": 1}}}]})
+    call = flow.run("spread", *EAGER)
+    assert call.returncode == 0, call.stdout
+    both = [nodes for _, _, nodes in JOB.findall(call.stdout) if nodes == "n[0-1]"]
+    assert len(both) == 1, "the runs on two nodes are one submission"
+    here, there = (cell.resumed.id for cell in experiment.load(flow.folder / "experiments/spread.yaml", ROOT).cells)
+    assert sorted(row["of_agent"] for row in events(flow, there, "launched")) == [0, 1]
+    assert sorted(row["name"] for row in events(flow, there, "agent_launched")) == ["n0", "n1"]
+    losses = [pd.read_parquet(flow.folder / "results/runs" / leg / "losses.parquet") for leg in (here, there)]
+    assert losses[0]["loss_bits"].tolist() == losses[1]["loss_bits"].tolist()
+
+
+def events(flow, leg, kind):
+    """Details of the events of a kind."""
+    found = pd.read_parquet(flow.folder / "results/runs" / leg / "events.parquet")
+    return [json.loads(row.detail) | {"rank": row.rank} for row in found[found.kind == kind].itertuples()]
 
 
 def reference_of(flow, name):

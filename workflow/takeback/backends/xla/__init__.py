@@ -25,7 +25,7 @@ def environment(world: int) -> dict[str, str]:
     return {
         "PJRT_DEVICE": os.environ.get("PJRT_DEVICE", "CPU"),
         "CPU_NUM_DEVICES": str(world),
-        # Its kernels take seven times as long to make otherwise, and are used for a few steps.
+        # Kernels that are used for a few steps took five times as long to make otherwise.
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", "--xla_backend_optimization_level=0"),
         "TF_CPP_MIN_LOG_LEVEL": "3",  # else hundreds of lines on what is deprecated
     }

@@ -95,6 +95,7 @@ class Checkpoints:
         self.cfg, self.run = cfg, {**run, "format": VERSION}
         self.store = stores.get(cfg.checkpoints, cfg.write)
         self.in_use: str | None = None
+        self.saves = 0
         self.format = self._module(cfg.format.replace("-", "_"))
 
     def _module(self, name: str) -> Format:
@@ -108,7 +109,25 @@ class Checkpoints:
         """
         if probe.active():
             probe.digest("saved", state.step, state.collect())
+        if self.saves == 0 and dist.get_rank() == 0:
+            self._forsake(state.step)
+        self.saves += 1
         self.format.save(state.step, state, group)
+
+    def _forsake(self, step: int) -> None:
+        """Remove what a life before this one completed and was killed before it was named: steps that never were.
+
+        Left there until another save is killed so, it would look as if ``latest`` had been set back by two saves. One
+        of this ``step`` is about to be replaced.
+        """
+        try:
+            complete = self._complete()
+            known = max(self._named(complete) or "", self.in_use or "")
+            for name in complete:
+                if name > known and int(_NAME.fullmatch(name)[1]) != step:
+                    self.remove(name)
+        except (CheckpointError, OSError):  # what can't be read or removed is no reason not to save
+            pass
 
     def wait(self) -> None:
         """See :meth:`Format.wait`."""

@@ -35,6 +35,7 @@ from takeback.trainers.checkpoints.hashed import Hashed, hashing, writing
 from takeback.trainers.files import Clock
 from takeback.trainers.state import State
 from takeback.trainers.stores import Store, why
+from takeback.trainers.strategies import like, local
 from takeback.trainers.strategies.whole import mapped
 
 _METADATA = ".metadata"
@@ -104,7 +105,8 @@ class Format(checkpoints.Format):
         reader.fs = Files(self.store, name, reader.fs, manifest["files"] if self.cfg.verify == "checksum" else None)
         with one_line(self.store.place(name)):
             saved = reader.read_metadata().state_dict_metadata
-            template = mapped(state.snapshot(None, whole=False), lambda tensor: tensor.detach().clone())
+            live = state.snapshot(None, whole=False)
+            template = mapped(live, lambda tensor: like(tensor, local(tensor).detach().clone()))
             streams = len({key.split(".")[1] for key in saved if key.startswith("rng.")})
             template["rng"] = [mapped(template["rng"][0], lambda tensor: tensor.clone()) for _ in range(streams)]
             with warnings.catch_warnings(action="ignore", category=UserWarning):  # "assuming … a single process"

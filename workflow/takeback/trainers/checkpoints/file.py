@@ -7,10 +7,11 @@ parameters are gathered there, so that it must have room for all.
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from functools import partial
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from takeback import probe
 from takeback.trainers import checkpoints
 from takeback.trainers.checkpoints import CheckpointError
-from takeback.trainers.checkpoints.hashed import DIGITS, Hashed, hashing, writing
+from takeback.trainers.checkpoints.hashed import DIGITS, Hashed, digest, writing
 from takeback.trainers.files import Clock
 from takeback.trainers.state import State
 from takeback.trainers.stores import Store, why
@@ -76,33 +77,37 @@ def read(store: Store, name: str, verify: str = "checksum") -> dict[str, Any]:
     place = store.place(name)
     try:
         with store.open(name) as file:
-            if verify == "nothing":
-                return _load(file)
-            length = file.seek(0, os.SEEK_END) - _TRAILER
-            if length == -_TRAILER:
-                raise CheckpointError(f"{place}: is empty")
-            file.seek(max(0, length))
-            if not (trailer := file.read()).startswith(_LABEL):
-                raise CheckpointError(
-                    f"{place}: is torn, or no checkpoint of this trainer: the checksum at its end is missing"
-                )
-            file.seek(0)
-            with hashing(file, length) as digest:
-                try:
-                    found, problem = _load(file), None
-                except Exception as error:  # of what is damaged, anything
-                    found, problem = None, error
-                if digest().encode() != trailer[len(_LABEL) :].strip():
-                    raise CheckpointError(f"{place}: is damaged: its content does not have its checksum")
-            if problem:
-                raise problem
-            return found
+            if verify == "checksum":
+                _verify(file, place)
+            return _load(file)
     except OSError as error:
         raise CheckpointError(f"{place}: can't be read: {why(error)}") from None
 
 
-def _load(file: Any) -> dict[str, Any]:
-    return torch.load(file, map_location="cpu", weights_only=True)
+def _verify(file: BinaryIO, place: str) -> None:
+    """Before anything of it is believed; leaves the file at its start.
+
+    Raises:
+        CheckpointError: it is not what was written.
+    """
+    length = file.seek(0, os.SEEK_END) - _TRAILER
+    if length == -_TRAILER:
+        raise CheckpointError(f"{place}: is empty")
+    file.seek(max(0, length))
+    if not (trailer := file.read()).startswith(_LABEL):
+        raise CheckpointError(f"{place}: is torn, or no checkpoint of this trainer: the checksum at its end is missing")
+    file.seek(0)
+    if digest(file, length).encode() != trailer[len(_LABEL) :].strip():
+        raise CheckpointError(f"{place}: is damaged: its content does not have its checksum")
+
+
+def _load(file: BinaryIO) -> dict[str, Any]:
+    """A file of a folder is mapped, which takes a fifth of the time to read it again: each tensor is copied only once,
+    to where it belongs.
+    """
+    mapped = not isinstance(file, io.BytesIO)
+    there = f"/dev/fd/{file.fileno()}" if mapped else file  # the one that was verified, whatever has its name by now
+    return torch.load(there, map_location="cpu", weights_only=True, mmap=mapped)
 
 
 def _bytes_of(snapshot: dict[str, Any]) -> int:

@@ -57,18 +57,18 @@ class Hashed:
 
 
 @contextmanager
-def hashing(file: BinaryIO, size: int | None = None) -> Iterator[Callable[[], str]]:
-    """Hash the first ``size`` bytes of a file, or all, in another thread while the caller reads it for himself.
+def hashing(file: BinaryIO) -> Iterator[Callable[[], str]]:
+    """Hash a file in another thread while the caller reads it for himself.
 
     Yields:
         What waits for the checksum, in hexadecimal digits.
     """
     with ThreadPoolExecutor(1) as other:
-        yield other.submit(_digest, file, size).result
+        yield other.submit(digest, file).result
 
 
-def _digest(file: BinaryIO, size: int | None) -> str:
-    """By calls that leave the file's position alone."""
+def digest(file: BinaryIO, size: int | None = None) -> str:
+    """The checksum of the first ``size`` bytes of a file, or of all, by calls that leave its position alone."""
     if isinstance(file, io.BytesIO):
         return xxh3_128(file.getbuffer()[:size]).hexdigest()
     hash = xxh3_128()

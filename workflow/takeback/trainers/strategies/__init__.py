@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 from takeback.trainers import mesh, topology
 from takeback.trainers.settings import Settings
@@ -78,6 +79,14 @@ def of(cfg: Settings, name: str, ranks: int, device: torch.device) -> Strategy:
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor, sharing its storage."""
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def like(tensor: Tensor, part: Tensor) -> Tensor:
+    """A tensor that is spread over the ranks as ``tensor`` is, of which this one holds ``part``; no copy."""
+    if not hasattr(tensor, "to_local"):
+        return part
+    spread = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(part, tensor.device_mesh, tensor.placements, run_check=False, **spread)
 
 
 def tensor_parallel(model: nn.Module, mesh: DeviceMesh) -> None:
