@@ -26,6 +26,7 @@ rule all:
     localrule: True
 
 
+include: "workflow/rules/environment.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/verdicts.smk"
 include: "workflow/rules/page.smk"

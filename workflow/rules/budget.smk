@@ -9,7 +9,7 @@ The instant at which runs end goes to the jobs by their environment. Without a b
 import functools
 
 import psutil
-from takeback import backends, budget, clock
+from takeback import budget, clock
 
 BEGUN = psutil.Process().create_time()
 try:
@@ -22,9 +22,22 @@ if not any(Path(".snakemake/locks").glob("*")):
     budget.forget(Path("results/runs"))
 
 
-# The short form of each question; what takes hours has a name that says so.
+def needs(name):
+    """Environments of their own in which legs of an experiment run."""
+    found = {
+        backends.get(leg.backend).ENVIRONMENT for leg in EXPERIMENTS[name].legs.values()
+    }
+    return found - {None}
+
+
+# The short form of each question; what takes hours has a name that says so, and what would have to download an
+# environment is to be asked for by its own.
 LESSONS = [
-    name for name in EXPERIMENTS if name not in DEFAULT and not name.endswith("_long")
+    name
+    for name in EXPERIMENTS
+    if name not in DEFAULT
+    and not name.endswith("_long")
+    and all(environments.is_there(environment) for environment in needs(name))
 ]
 
 

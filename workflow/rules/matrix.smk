@@ -30,10 +30,10 @@ def stop(message):
 
 try:
     import takeback
-    from takeback import experiment as experiments, sources
+    from takeback import backends, environments, experiment as experiments, sources
     from takeback import launchers
     from takeback.launchers import place
-    from takeback.leg import launcher_of
+    from takeback.leg import launcher_of, processes_of
 except ModuleNotFoundError as error:
     stop(f"{error.name} is not installed; run: python -m pip install -r envs/cpu.txt")
 if not Path(takeback.__file__).is_relative_to(ROOT):
@@ -55,10 +55,21 @@ if not FILES:
         f"no experiment in {FOLDER}; put a YAML file there or name a folder: --config experiments=FOLDER"
     )
 
+ENVIRONMENTS = backends.environments()
+
 try:
     EXPERIMENTS = {name: experiments.load(path, ROOT) for name, path in FILES.items()}
 except experiments.ExperimentError as error:
     stop(error)
+# An interpreter of the user's own; jobs find it in their environment.
+for name in ENVIRONMENTS:
+    if f"{name}_python" in config:
+        os.environ[environments.variable(name)] = os.path.abspath(
+            config[f"{name}_python"]
+        )
+# Those that could not be had are to be tried again. Another call may be at work, and need the record for its legs.
+if not any(Path(".snakemake/locks").glob("*")):
+    environments.forget(Path("results/envs"))
 # What runs if nobody says what: one experiment here, all of them in a folder of the user's own.
 DEFAULT = ["kill_resume"] if "kill_resume" in EXPERIMENTS else list(EXPERIMENTS)
 LEGS = {leg: found for one in EXPERIMENTS.values() for leg, found in one.legs.items()}
@@ -77,6 +88,18 @@ def parent_of(wildcards):
     return evidence_of(parent.id) if parent else []
 
 
+def environment_of(wildcards):
+    """The record of the environment in which a leg runs, if that is not ours."""
+    name = backends.get(LEGS[wildcards.leg].backend).ENVIRONMENT
+    return f"results/envs/{name}.json" if name else []
+
+
+def versions_of(wildcards):
+    """The versions that can change a bit of a leg: ours, or those that its environment's file lists."""
+    name = backends.get(LEGS[wildcards.leg].backend).ENVIRONMENT
+    return environments.digest(name) if name else sources.environment()
+
+
 def evidence_of_all(wildcards):
     """Evidence of all legs of an experiment that there is time for."""
     return [evidence_of(leg) for leg in to_run(wildcards.experiment).legs]
@@ -90,11 +113,13 @@ def hosts_of(wildcards):
 
 
 def cores_of(wildcards):
-    """Cores of a leg: one a thread of each rank, or all of them where nothing may run beside it."""
+    """Cores of a leg: one a thread of each process, or all of them where nothing may run beside it."""
     leg = LEGS[wildcards.leg]
-    cores = leg.world * leg.hardware["threads"]
+    cores = processes_of(leg.spec) * leg.hardware["threads"]
     # A submission of several runs asks for as many nodes as those beside one another need, together.
-    alone = wildcards.leg in TIMED or (more_nodes_of(wildcards) and not workflow.local_exec)
+    alone = wildcards.leg in TIMED or (
+        more_nodes_of(wildcards) and not workflow.local_exec
+    )
     return max(cores, workflow.cores or 1) if alone else cores
 
 

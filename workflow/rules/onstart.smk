@@ -13,7 +13,7 @@ if workflow.remote_exec and sum(word.startswith("leg:leg=") for word in sys.argv
     from takeback import pool
 
     if pool.is_wanted(config):
-        pool.start()
+        pool.start_all(ENVIRONMENTS)
 
 
 onstart:
@@ -23,7 +23,7 @@ onstart:
     if workflow.local_exec:
         workflow.scheduler.job_rate_limiter = None
         if pool.is_wanted(config):
-            pool.start()
+            pool.start_all({one for name in asked() for one in needs(name)})
     Progress({name: to_run(name) for name in asked()}, Path("results/runs")).start()
     for name in asked():
         if left_out(name):

@@ -9,6 +9,7 @@ Steps: one job a leg, shared by all cells and experiments that compare it.
 rule leg:
     input:
         parent_of,
+        environment_of,
     output:
         multiext(
             "results/runs/{leg}/",
@@ -31,7 +32,7 @@ rule leg:
     params:
         spec=lambda wildcards: LEGS[wildcards.leg].spec_json,
         sources=[sources.digest("trainer"), sources.digest("nemesis")],
-        environment=sources.environment(),
+        environment=versions_of,
         hosts=hosts_of,
     message:
         "run {wildcards.leg}"

@@ -6,6 +6,7 @@ Each verb imports what it needs when it is called: a run needs no pandas, a figu
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -16,14 +17,18 @@ ROOT = Path(__file__).parents[2]
 
 
 def leg(args: argparse.Namespace) -> int:
-    from takeback import pool_client
+    from takeback import backends, environments, pool_client
 
     if args.parent not in (None, os.getppid()):
         return 1  # the workflow has ended before this line
     spec, folder = json.loads(args.spec), args.folder.resolve()
-    status = pool_client.run(spec, folder, args.root.resolve())
+    elsewhere = backends.get(spec["backend"]).ENVIRONMENT
+    status = pool_client.run(spec, folder, args.root.resolve(), elsewhere)
     if status is not None:
         return status
+    if elsewhere and os.environ.get(environments.VARIABLE) != elsewhere:
+        with contextlib.suppress(environments.Unusable):  # the leg itself then says why it could not run
+            environments.enter(elsewhere, environments.usable(elsewhere))
 
     from takeback import leg_job
     from takeback.launchers import process
@@ -39,6 +44,18 @@ def pool(args: argparse.Namespace) -> int:
 
     pool.serve(args.socket, args.parent)
     return 0
+
+
+def environment(args: argparse.Namespace) -> int:
+    from takeback import environments
+
+    found = environments.record(args.name)
+    if args.record:
+        from takeback import evidence  # by hand this needs nothing beyond the standard library
+
+        evidence.write_json(args.record, found)
+    print(found["python"] or f"takeback: {found['reason']}")
+    return 0 if args.record else int(not found["python"])
 
 
 def cells(args: argparse.Namespace) -> int:
@@ -164,6 +181,9 @@ def parser() -> argparse.ArgumentParser:
     sub = verb(pool, "Serve runs from a warm process (Snakemake starts this by itself).")
     sub.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
     sub.add_argument("--parent", type=int, required=True, help="pid of the workflow, which this must not outlive")
+    sub = verb(environment, "Make the environment of a backend, unless it is there, and say where: xla.")
+    sub.add_argument("name", choices=("xla",), help="name of its file in envs")
+    sub.add_argument("--record", type=Path, help="write what was found, also that there is none; exit status 0 then")
     sub = of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
     sub.add_argument(
         "--partly", action="store_true", help="a budget has left legs out: cells that lack one are not-run"

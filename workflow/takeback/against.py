@@ -22,7 +22,8 @@ def reference_of(
     if named := axes["reference"]:
         extra, launched = dict(named.get("trainer", {})), named.get("world", world)
         strategy = f", {extra['strategy']}" if "strategy" in extra else ""
-        return f"one run on {launched} rank{'s' * (launched > 1)}{strategy}, fixed-order reduction", launched, extra
+        reduction = ", fixed-order reduction" if settings else ""
+        return f"one run on {launched} rank{'s' * (launched > 1)}{strategy}{reduction}", launched, extra
     worlds = {world, *(life.get("world", world) for life in axes.get("then") or [])}
     if worlds == {resume_world} and (settings is None or layout(settings) == layout(resumes)):
         return "same topology", world, {}

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from takeback import backends
+
 
 def canonical(value: Any) -> str:
     """JSON text that is the same for equal values, whatever the order of their keys."""
@@ -33,7 +35,8 @@ class Leg:
     Attributes:
         trainer: ``command`` (words), ``settings`` and, for files named in the command, ``sources`` (their digest).
         backend: name of a module in ``takeback.backends``.
-        world: number of ranks.
+        world: number of ranks. Where a process has several devices it is that of devices, and ``processes`` in
+            :attr:`spec` says how many processes, which are then what is called ranks, have them.
         faults: what strikes, each a mapping ``id, kind, point, step, attempt`` and its victims (``ranks``, ``agents``
             or ``nodes``), with ``with`` (its parameters), ``seconds``, ``pause`` and ``try`` where it has them.
         parent: the leg whose checkpoints this one starts from.
@@ -63,6 +66,7 @@ class Leg:
             "trainer": self.trainer,
             "backend": self.backend,
             "world": self.world,
+            **({"processes": many} if (many := backends.processes(self.backend, self.world)) != self.world else {}),
             "launcher": self.launcher,
             "hardware": self.hardware,
             "faults": list(self.faults),
@@ -96,6 +100,11 @@ class Leg:
         if self.hardware != USUAL_HARDWARE:
             words.append(hardware_slug(self.hardware))
         return "-".join(words)
+
+
+def processes_of(spec: Mapping[str, Any]) -> int:
+    """How many processes a leg has, by its specification: one a rank, unless it says otherwise."""
+    return spec.get("processes", spec["world"])
 
 
 #: Points that no rank comes by: the supervisor knows when.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from takeback import backends, clock, evidence, faults, launchers, machine, objectstore, records
+from takeback import backends, clock, environments, evidence, faults, launchers, machine, objectstore, records
 from takeback.errors import EvidenceError
 from takeback.launchers.recorder import Recorder
 
@@ -30,7 +30,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = (
         prepare(spec, folder)
         recorder = Recorder(folder / "records")
         backend = backends.get(spec["backend"])
-        environment = {**backend.environment(), **threads(spec), **kernels(spec)}
+        environment = {**backends.environment(spec), **threads(spec), **kernels(spec)}
         os.environ.update(environment)  # before torch is imported: that is when they are read
         reason = why_not(spec, folder, backend)
         if reason:
@@ -87,6 +87,8 @@ def why_not(spec: dict[str, Any], folder: Path, backend: Any) -> str | None:
                 return json.loads(row["detail"])["reason"]
     if clock.left() <= 0:
         return clock.REASON
+    if reason := environments.not_in(backend.ENVIRONMENT):
+        return reason
     lacking = machine.lacks(spec["hardware"].get("capability", "default"))
     if spec["trainer"].get("store") == "object":
         lacking = lacking or objectstore.unavailable(folder / "checkpoints")

@@ -7,13 +7,13 @@ import hashlib
 import pkgutil
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 
-from takeback import matrix
+from takeback import backends, matrix
 from takeback.document import explain, schema
 from takeback.errors import ExperimentError
 from takeback.leg import ANYWHERE, LOCAL, launcher_of, victims_of, whom
@@ -129,7 +129,8 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
     worlds = [("world", axes["world"], settings), ("resume_world", axes["resume_world"], resumes)]
     worlds += [(f"then.{number}.world", life["world"], resumes) for number, life in enumerate(lives) if "world" in life]
     if named := axes["reference"]:
-        if "fixed-order" not in (settings.get("reduction"), named.get("trainer", {}).get("reduction")):
+        other = reference or named.get("world", axes["world"]) != axes["world"]
+        if other and "fixed-order" not in (settings.get("reduction"), named.get("trainer", {}).get("reduction")):
             raise ExperimentError(f"{key}.reference: another run is a measure with reduction: fixed-order alone")
         if reference:
             check_settings(f"{key}.reference.trainer", named.get("trainer", {}))
@@ -141,11 +142,14 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
     check_launcher(key, axes, settings)
     if "store" in trainer:
         check_objects(key, [axes, *lives], settings, resumes)
-    check_life(key, {**axes, "step": axes["kill_step"]}, axes["world"], settings, reference)
+    ranks = partial(backends.processes, axes["backend"])
+    if launcher_of(axes["launcher"]) != LOCAL and ranks(axes["world"]) != axes["world"]:
+        raise ExperimentError(f"{key}.launcher: {axes['backend']} has all devices in one process; allowed: {LOCAL}")
+    check_life(key, {**axes, "step": axes["kill_step"]}, ranks(axes["world"]), settings, reference)
     world = axes["world"]
     for number, life in enumerate(lives):
         world = life.get("world", world)
-        check_life(f"{key}.then.{number}", {"kill_step": 0, **life}, world, settings, reference)
+        check_life(f"{key}.then.{number}", {"kill_step": 0, **life}, ranks(world), settings, reference)
 
 
 def check_world(key: str, world: int, settings: Mapping[str, Any], reference: bool) -> None:

@@ -10,6 +10,7 @@ supervisors end with it. A request that it can't serve makes the client start co
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -20,10 +21,11 @@ import subprocess
 import sys
 import traceback
 import uuid
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from takeback import evidence, leg_job, machine, pool_client
+from takeback import backends, environments, evidence, leg_job, machine, pool_client
 from takeback.errors import TakebackError
 from takeback.launchers import local, process
 
@@ -35,14 +37,26 @@ def is_wanted(config: dict[str, Any]) -> bool:
     return str(config.get("warm", True)).lower() not in ("false", "no", "off", "0")
 
 
-def start() -> None:
-    """Start a pool for this process's jobs, which find it through their environment. Returns at once."""
+def start(environment: str | None = None) -> None:
+    """Start a pool for this process's jobs, which find it through their environment. Returns at once.
+
+    Args:
+        environment: if it is to serve runs in an environment of their own, its name (:mod:`takeback.environments`).
+
+    Raises:
+        Unusable: that is not there.
+    """
+    python = environments.usable(environment) if environment else sys.executable
+    around = environments.variables(environment) if environment else dict(os.environ)
+    for backend in (backends.get(name) for name in backends.names()):
+        if environment and environment == backend.ENVIRONMENT:
+            around |= backend.environment(1)  # of these some are read when its modules are imported
     name = f"takeback-{os.getpid()}-{uuid.uuid4()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(f"\0{name}")
         listening.listen(128)
         words = [
-            sys.executable,
+            str(python),
             "-m",
             "takeback",
             "pool",
@@ -52,9 +66,17 @@ def start() -> None:
             str(os.getpid()),
         ]
         subprocess.Popen(
-            words, pass_fds=[listening.fileno()], env={**os.environ, **leg_job.IMPORT_TIME}, start_new_session=True
+            words, pass_fds=[listening.fileno()], env={**around, **leg_job.IMPORT_TIME}, start_new_session=True
         )
-    os.environ[pool_client.VARIABLE] = name
+    os.environ[pool_client.variable(environment)] = name
+
+
+def start_all(others: Collection[str]) -> None:
+    """Start our own pool, and one in each of the ``others`` that is there."""
+    start()
+    for name in others:
+        with contextlib.suppress(environments.Unusable):
+            start(name)
 
 
 def serve(descriptor: int, parent: int) -> None:
@@ -94,7 +116,10 @@ def serve(descriptor: int, parent: int) -> None:
 
 def warm() -> None:
     """Import and read all that supervisor and ranks need, so that their forks have it. Runs no kernel."""
-    local.preload()
+    # Of backends that share an environment any one stands for all.
+    here = (backends.get(name) for name in backends.names())
+    mine = [backend for backend in here if os.environ.get(environments.VARIABLE) == backend.ENVIRONMENT]
+    getattr(mine[0], "preload", local.preload)()
     # What a supervisor needs to write evidence; pyarrow asks for pandas as soon as it is given a list.
     import pandas  # noqa: F401
     import pyarrow.pandas_compat

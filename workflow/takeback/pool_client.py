@@ -14,8 +14,13 @@ PATIENCE = 60.0  # s until a pool that is still importing has answered
 VARIABLE = "TAKEBACK_POOL"  # name of the pool's socket, in the environment of the workflow's jobs
 
 
-def run(spec: dict[str, Any], folder: Path, root: Path) -> int | None:
-    """Run one leg in the warm pool.
+def variable(environment: str | None) -> str:
+    """The same for the pool that runs in an environment of its own."""
+    return f"{VARIABLE}_{environment.upper()}" if environment else VARIABLE
+
+
+def run(spec: dict[str, Any], folder: Path, root: Path, environment: str | None = None) -> int | None:
+    """Run one leg in the warm pool, or in that of an ``environment``.
 
     The pool's supervisor writes to this process's own stdout and stderr, and ends its ranks when
     this process ends, however it ends: the connection closes then.
@@ -23,7 +28,7 @@ def run(spec: dict[str, Any], folder: Path, root: Path) -> int | None:
     Returns:
         The exit status, or None if there is no pool, or none that can serve this: start cold then.
     """
-    name = os.environ.get(VARIABLE)
+    name = os.environ.get(variable(environment))
     if not name:
         return None
     request = {"version": version(), "spec": spec, "folder": str(folder), "root": str(root)}

@@ -203,6 +203,11 @@ def refused(reason: str) -> None:
     record("refused", reason=reason)
 
 
+def not_run(reason: str) -> None:
+    """This rank can't run here, and has done nothing: its cells are then ``not-run``, with this reason."""
+    record("not_run", reason=reason)
+
+
 def digest(moment: str, step: int, state: Mapping[str, Any]) -> None:
     """Record a digest of each entry of a nested ``state`` by dotted name, in its own order.
 

@@ -21,6 +21,7 @@ ROLES = {
         "pool.py",
         "pool_client.py",
         "leg_job.py",
+        "environments.py",
         "leg.py",
         "objectstore.py",
         "document.py",

@@ -25,7 +25,7 @@ def nothing_is_left(tmp_path_factory):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """``TAKEBACK_REQUIRE=chromium,root,swift,sshd,slurm,kubernetes`` turns a skip that names one of these into a
+    """``TAKEBACK_REQUIRE=chromium,root,swift,sshd,slurm,kubernetes,xla`` turns a skip that names one of these into a
     failure.
     """
     report = yield

@@ -10,21 +10,22 @@ import sys
 WORKFLOW = """
 import os, sys
 from takeback import pool, pool_client
-pool.start()
-print(os.environ[pool_client.VARIABLE], flush=True)
+environment = {environment!r}
+pool.start(environment)
+print(os.environ[pool_client.variable(environment)], flush=True)
 sys.stdin.read()
 """
 
 
 @contextlib.contextmanager
-def running_pool(*inside, **environment):
+def running_pool(*inside, environment=None, **variables):
     """Name of the socket of a pool that runs until the block is left, and has ended after it.
 
-    ``inside`` are words that run a command where it shall be, if not here.
+    ``inside`` are words that run a command where it shall be, if not here; ``environment``: that of a backend.
     """
-    words = [*inside, sys.executable, "-c", WORKFLOW]
+    words = [*inside, sys.executable, "-c", WORKFLOW.format(environment=environment)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, env={**os.environ, **environment}, **pipes) as workflow:
+    with subprocess.Popen(words, env={**os.environ, **variables}, **pipes) as workflow:
         name = workflow.stdout.readline().strip()
         try:
             yield name

@@ -6,9 +6,10 @@ import os
 from typing import Any
 
 DEVICE = None
+ENVIRONMENT = None
 
 
-def environment() -> dict[str, str]:
+def environment(world: int) -> dict[str, str]:
     return {}
 
 

@@ -10,9 +10,10 @@ import os
 from typing import Any
 
 DEVICE = "/dev/nvidiactl"
+ENVIRONMENT = None
 
 
-def environment() -> dict[str, str]:
+def environment(world: int) -> dict[str, str]:
     return {
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may choose another kernel each time
         "NCCL_ALGO": "Ring",  # else NCCL chooses by message size and topology

@@ -36,7 +36,7 @@ def states(case: Case) -> Finding:
     """
     table, step = case.resumed.states, case.restored_step
     loaded = table.at(np.array([moment_key("loaded", step)])).digests[0]
-    if case.resumed.world == 1 or not loaded.any():
+    if case.resumed.ranks == 1 or not loaded.any():
         return Finding()
     told = (loaded != 0).any(axis=1)
     value = loaded[told.argmax()]

@@ -73,6 +73,8 @@ class LegView:
         self.id, self.whole = evidence.leg_id, whole or self
         self.spec = evidence.spec
         self.world = int(evidence.spec["world"])
+        #: How many processes told of it: one a rank, unless a process has several devices.
+        self.ranks = int(evidence.spec.get("processes", self.world))
         self.provenance = evidence.provenance
         #: What a checker has found out about this leg and keeps for the next cell that uses it.
         self.found: dict[Hashable, Any] = {}
@@ -80,7 +82,7 @@ class LegView:
 
     @cached_property
     def _numbers(self) -> dict[str, LossTable]:
-        return self._prepared("losses", lambda table: number_tables(table, self.world))
+        return self._prepared("losses", lambda table: number_tables(table, self.ranks))
 
     @property
     def losses(self) -> LossTable:
@@ -90,7 +92,7 @@ class LegView:
     @cached_property
     def states(self) -> StateTable:
         """State digests by moment, rank and name."""
-        return self._prepared("digests", lambda table: state_table(table, self.world))
+        return self._prepared("digests", lambda table: state_table(table, self.ranks))
 
     @cached_property
     def samples(self) -> SampleTable:
@@ -249,7 +251,7 @@ class Case:
 
         A reference of one rank can't tell; then only random streams (``rng.*``) may be per-rank.
         """
-        if self.reference.world > 1:
+        if self.reference.ranks > 1:
             return self.reference.states.per_rank
         return frozenset(name for name in self.resumed.states.per_rank if name.startswith("rng."))
 

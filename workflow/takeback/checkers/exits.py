@@ -71,7 +71,7 @@ def _ended_well(leg: LegView, role: str) -> Finding:
     if failed:
         left = f"; {named('rank', waiting)} waited for it and had to be ended" if waiting else ""
         return Finding("crashed", f"the {role} crashed: {_cause(leg, failed)}{left}; {told}")
-    unknown = set(range(leg.world)) - set(leg.exits)
+    unknown = set(range(leg.ranks)) - set(leg.exits)
     if unknown:
         return Finding("invalid", f"no record of how {named('rank', unknown)} of the {role} ended")
     return Finding()

@@ -36,7 +36,7 @@ def _flaw(leg: LegView, fault: dict[str, Any]) -> str:
     never, place = "the fault never struck: ", _place(fault)
     if whom(fault) != "ranks":
         return _flaw_of_nodes(leg, fault)
-    victims = set() if fault["point"] == "end" else set(victims_of(fault, leg.world))
+    victims = set() if fault["point"] == "end" else set(victims_of(fault, leg.ranks))
     # The first victim that is held stands for all of them: a point may be passed by one rank only.
     held = victims & {event.rank for event in leg.events("held") if _is_planned(event, fault)}
     if not held and fault["point"] not in ANYWHERE:

@@ -31,7 +31,7 @@ def _flaw(leg: LegView, role: str) -> str:
     """What speaks against a start from scratch; empty if nothing does, or the leg has a parent."""
     if leg.spec["parent"] is not None:
         return ""
-    due = set(range(leg.world)) if role != "killed leg" else set(np.flatnonzero(leg.losses.told.any(axis=0)))
+    due = set(range(leg.ranks)) if role != "killed leg" else set(np.flatnonzero(leg.losses.told.any(axis=0)))
     silent, late = due - _receipts(leg).keys(), _late(leg)
     wrong = {rank: step for rank, step in _receipts(leg).items() if step}
     first = leg.losses.steps[:1]
@@ -64,7 +64,7 @@ def resume_is_due(case: Case) -> Finding:
     leg, step = case.resumed, case.restored_step
     if case.never_began:
         return Finding()
-    silent = set(range(leg.world)) - _receipts(leg).keys()
+    silent = set(range(leg.ranks)) - _receipts(leg).keys()
     late = _late(leg)
     left = left_behind(case)
     # Of what the fault destroyed, and the trainer told of: one older is right, the newest that is left.
@@ -94,7 +94,7 @@ def resume_is_due(case: Case) -> Finding:
     if not (step or case.reference.events("saved") or case.reference.events("committed")):
         sentence = "the trainer never told of a complete checkpoint, so a resume can't be judged"
         return Finding("invalid", sentence, columns=columns)
-    compared = f"resume receipts of {count(leg.world, 'rank')}: step {step}"
+    compared = f"resume receipts of {count(leg.ranks, 'rank')}: step {step}"
     if step < committed:
         lost = named("step", {one for one in gone if one > step})
         remark = (

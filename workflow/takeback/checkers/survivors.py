@@ -18,7 +18,7 @@ def check(case: Case) -> Finding:
     leg = case.killed
     fired = leg.events("fault_fired")
     victims = {victim["rank"] for event in fired for victim in event.detail["victims"]}
-    survivors = set(range(leg.world)) - victims
+    survivors = set(range(leg.ranks)) - victims
     if not victims or not survivors:
         return Finding()
     struck = max(event.monotonic for event in fired)

@@ -21,12 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import clock, faults, network, objectstore
+from takeback import backends, clock, faults, network, objectstore
 from takeback.faults import Surroundings, Victim
 from takeback.launchers import process, rank
 from takeback.launchers.deadline import Deadline
 from takeback.launchers.injector import Injector, armed
 from takeback.launchers.recorder import Recorder
+from takeback.leg import processes_of
 
 SETTLE = 15.0  # s that ranks have to end by themselves once one of them has ended badly
 LOOPBACK = "127.0.0.1"
@@ -51,8 +52,8 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
     with ExitStack() as stack:
         around = surroundings(spec, folder, stack)
         stack.callback(process.end_descendants)  # before what surrounds them is taken away
-        preload()
-        injector = Injector(spec["faults"], folder, spec["world"], around, recorder, ATTEMPT)
+        getattr(backends.get(spec["backend"]), "preload", preload)()
+        injector = Injector(spec["faults"], folder, processes_of(spec), around, recorder, ATTEMPT)
         store = host_store()
         ranks = start_ranks(spec, folder, root, recorder, around, store.port)
         Watch(spec["deadline"], spec.get("notice"), ranks, injector, recorder).until_all_have_ended(bound)
@@ -67,7 +68,7 @@ def surroundings(spec: dict[str, Any], folder: Path, stack: ExitStack) -> dict[s
     for fault in spec["faults"]:
         surround = getattr(faults.get(fault["kind"]), "surround", None)
         if surround is not None:
-            around[fault["id"]] = stack.enter_context(surround(fault, folder, spec["world"]))
+            around[fault["id"]] = stack.enter_context(surround(fault, folder, processes_of(spec)))
     if spec["trainer"].get("store") == "object":
         apart = any("TAKEBACK_HOST" in surrounding.variables(0) for surrounding in around.values())
         host = network.address() if apart else LOOPBACK
@@ -90,7 +91,7 @@ def start_ranks(
         told: if only some are to be started here, these, and what more is told of each.
     """
     ranks, gate = {}, os.pipe()
-    told = {number: {} for number in range(spec["world"])} if told is None else told
+    told = {number: {} for number in range(processes_of(spec))} if told is None else told
     for number, more in told.items():
         environment = variables(spec, number, port, folder)
         for surrounding in around.values():
@@ -153,7 +154,7 @@ def filled(word: str, fill: dict[str, str]) -> str:
 
 def variables(spec: dict[str, Any], number: int, port: int, folder: Path) -> dict[str, str]:
     """Environment of one rank: the standard variables, and the probe's."""
-    world = spec["world"]
+    world = processes_of(spec)
     return {
         "RANK": str(number),
         "LOCAL_RANK": str(number),

@@ -94,7 +94,7 @@ def serve(orders: Orders, folder: Path, out: int) -> None:
     orders.await_one("clock")
     wire.send(out, clock=time.monotonic())
     leg = Path(request["folder"])
-    os.environ.update({**backends.get(spec["backend"]).environment(), **leg_job.threads(spec), **leg_job.kernels(spec)})
+    os.environ.update({**backends.environment(spec), **leg_job.threads(spec), **leg_job.kernels(spec)})
     if request["until"]:
         os.environ[clock.VARIABLE] = request["until"]
     for name in ("records", "stdout"):

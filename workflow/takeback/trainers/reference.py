@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     world = topology.world_from_environment()
     cfg = settings.parse(argv, world, prog="reference", description=__doc__)
     backend = backends.get(cfg.backend)
-    for name, value in backend.environment().items():
+    for name, value in backend.environment(world).items():
         os.environ.setdefault(name, value)
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     if reason := backend.unavailable(local_rank + 1):

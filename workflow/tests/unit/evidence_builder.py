@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from takeback import bits, matrix, verdicts
 from takeback.evidence import Evidence
+from takeback.leg import processes_of
 from takeback.matrix import Expectation
 from takeback.meaning import usual_settings
 
@@ -53,6 +54,7 @@ class Scene:
     def __init__(
         self,
         *,
+        backend: str = "gloo",
         world: int = 2,
         resume_world: int | None = None,
         kill_step: int = 19,
@@ -75,6 +77,7 @@ class Scene:
         self.own_rng, self.digests, self.ledger, self.at_each_step = own_rng, digests, ledger, at_each_step
         self.steps, self.commits = steps, commits
         block = {
+            "backend": backend,
             "world": world,
             "resume_world": resume_world or world,
             "kill_step": kill_step,
@@ -151,7 +154,7 @@ class Scene:
 
     def _whole(self, leg: matrix.Leg, start: int = 0, clock: float = 100.0) -> Evidence:
         events = []
-        for rank in range(leg.world):
+        for rank in range(processes_of(leg.spec)):
             events.append(_event("launched", -1, clock, of_rank=rank))
             events.append(_event("restored", rank, clock + 1, start, epoch=start // EPOCH))
             if start < self.steps:
@@ -167,12 +170,12 @@ class Scene:
     def _killed(self, leg: matrix.Leg, kill: int, point: str, start: int = 0) -> Evidence:
         done = kill if point in ("step", "saved", "random") or point.startswith("save.") else kill - 1
         ranks = leg.faults[0]["ranks"]
-        victims = {"all": list(range(leg.world)), "last": [leg.world - 1]}.get(
+        victims = {"all": list(range(processes_of(leg.spec))), "last": [processes_of(leg.spec) - 1]}.get(
             ranks if isinstance(ranks, str) else "", ranks
         )
         events, struck = [], 103.0 + 0.1 * kill
         saves = [s for s in range(start + 1, done + 1) if s % SAVE_EVERY == 0 and (s < kill or point == "saved")]
-        for rank in range(leg.world):
+        for rank in range(processes_of(leg.spec)):
             if point != "load":
                 events.append(_event("restored", rank, 101.0, start, epoch=start // EPOCH))
             if done > start:
@@ -211,9 +214,9 @@ class Scene:
         return _made[key]
 
     def _make(self, leg: matrix.Leg, steps: range, moments: list[tuple[str, int]], events: list[dict]) -> Evidence:
-        ranks = range(leg.world)
+        ranks = range(processes_of(leg.spec))
         losses = [_loss(rank, step) for rank in ranks for step in steps]
-        ledger = [_samples(rank, step, leg.world) for rank in ranks for step in steps] if self.ledger else []
+        ledger = [_samples(rank, step, len(ranks)) for rank in ranks for step in steps] if self.ledger else []
         digests = [
             {"attempt": 0, "rank": rank, "moment": moment, "step": step, "order": order, "name": name,
              "dtype": "float32", "shape": "4",

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from takeback import experiment, matrix
 from takeback.errors import ExperimentError
+from takeback.leg import Leg, processes_of
 
 AXES = st.fixed_dictionaries(
     {
@@ -281,3 +282,22 @@ def test_where_ranks_run_on_other_hosts_all_runs_of_a_cell_do():
         assert {leg.launcher["kind"] for leg in cell.legs} == {"hosts"}
     elastic = experiment.load(experiment.ROOT / "experiments/elastic_restart.yaml")
     assert {cell.reference.launcher for cell in elastic.cells} == {"local"}
+
+
+def test_a_leg_says_how_many_processes_it_has_where_that_is_not_its_world():
+    mesh, ranks = (Leg({"command": ["train"], "settings": {}}, backend, 4) for backend in ("xla", "gloo"))
+    assert (mesh.spec["processes"], processes_of(mesh.spec)) == (1, 1)
+    assert "processes" not in ranks.spec and processes_of(ranks.spec) == 4
+
+
+def test_of_a_mesh_there_is_one_process_to_strike_and_one_launcher_that_starts_it(tmp_path):
+    block = {"backend": "xla", "world": 4, "kill_step": 2}
+    trainer = {"command": ["train", "{checkpoints}"]}
+    document = {"trainer": trainer, "title": "t", "question": "q", "expect": {"verdict": "equal", "because": "b"}}
+    for axes, words in (
+        ({"fault": {"kind": "sigkill", "ranks": [1]}}, "1 is no rank of world 1; allowed: 0 to 0"),
+        ({"launcher": "torchrun"}, "has all devices in one process; allowed: local"),
+    ):
+        with pytest.raises(ExperimentError, match=words):
+            experiment.expand("e", {**document, "matrix": {**block, **axes}}, tmp_path)
+    assert len(experiment.expand("e", {**document, "matrix": block}, tmp_path).cells) == 1

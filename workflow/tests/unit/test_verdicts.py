@@ -64,6 +64,8 @@ def exits(scene, leg, **how):
         {"world": 2, "resume_world": 4, "settings": {"reduction": "allreduce"}},
         {"at_each_step": True},
         {"digests": False, "ledger": False},
+        {"backend": "xla", "world": 4},  # one process, a mesh of four devices
+        {"backend": "xla", "world": 4, "resume_world": 2},
     ],
     ids=str,
 )

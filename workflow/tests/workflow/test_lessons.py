@@ -3,9 +3,11 @@
 import pandas as pd
 import pytest
 from flow import ROOT, Flow
+from takeback import backends, environments, experiment
 
+FILES = {file.stem: file for file in (ROOT / "experiments").glob("*.yaml")}
 NAMES = sorted(
-    file.stem for file in (ROOT / "experiments").glob("*.yaml")
+    file.stem for file in FILES.values()
     if file.stem != "kill_resume" and not file.stem.endswith("_long")
 )  # fmt: skip
 
@@ -29,6 +31,9 @@ def test_the_lessons_end_well(finished):
 def test_a_lesson_comes_out_as_predicted(finished, name):
     """Faults that need root or a device may read not-run, with the reason; none may surprise."""
     _, results = finished
+    for own in {backends.get(leg.backend).ENVIRONMENT for leg in experiment.load(FILES[name]).legs.values()} - {None}:
+        if not environments.is_there(own):
+            pytest.skip(f"needs the environment {own}: python -m takeback environment {own}")
     judged = pd.read_parquet(results / name / "verdicts.parquet")
     surprises = judged[judged.surprise]
     assert surprises.empty, surprises[["cell", "verdict", "diagnosis"]].to_string()
