@@ -11,7 +11,7 @@ import numpy as np
 LESSONS = (
     ("model.", "the weights were not restored"),
     ("optimizer.exp_avg", "optimizer moments were lost"),
-    ("optimizer.step", "the optimizer's step count was lost: its bias correction starts again"),
+    ("optimizer.step", "the optimizer's step count is another: its bias correction is that of another step"),
     ("optimizer.group", "the optimizer's settings were not restored: the learning rate is another"),
     ("optimizer.", "optimizer state was lost"),
     ("schedule.", "the learning-rate schedule was restarted"),
