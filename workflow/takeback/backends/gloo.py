@@ -29,7 +29,8 @@ def setup(local_rank: int) -> None:
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    torch.use_deterministic_algorithms(True)
+    # As use_deterministic_algorithms(True), which imports the compiler besides: a second of each cold start.
+    torch.set_deterministic_debug_mode("error")
     torch.utils.deterministic.fill_uninitialized_memory = False  # finds bugs in kernels, at every allocation
 
 

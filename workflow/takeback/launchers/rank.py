@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -78,6 +79,8 @@ def start(
         if runs_in_a_fork(command) and not afresh:
             if "numpy" in sys.modules:  # its global generator has a seed of chance in a process of its own
                 sys.modules["numpy"].random.seed()
+            for inherited in list(weakref.finalize._registry):
+                inherited.atexit = False  # those of torch's own modules take a tenth of a second, for nothing
             probe.connect()
             run_python(words[1:])
         os.execvp(words[0], words)
