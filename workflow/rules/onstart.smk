@@ -13,7 +13,14 @@ if workflow.remote_exec and sum(word.startswith("leg:leg=") for word in sys.argv
     from takeback import pool
 
     if pool.is_wanted(config):
-        pool.start_all(ENVIRONMENTS)
+        mine = [
+            word.removeprefix("leg:leg=")
+            for word in sys.argv
+            if word.startswith("leg:leg=")
+        ]
+        pool.start_all(
+            {backends.get(LEGS[leg].backend).ENVIRONMENT for leg in mine} - {None}
+        )
 
 
 onstart:

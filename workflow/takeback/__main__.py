@@ -153,6 +153,8 @@ def slurm(args: argparse.Namespace) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
+    from takeback import backends
+
     top = argparse.ArgumentParser(
         prog="python -m takeback", description="Kill a training run, resume it, compare bits."
     )
@@ -181,8 +183,8 @@ def parser() -> argparse.ArgumentParser:
     sub = verb(pool, "Serve runs from a warm process (Snakemake starts this by itself).")
     sub.add_argument("--socket", type=int, required=True, help="descriptor of the listening socket")
     sub.add_argument("--parent", type=int, required=True, help="pid of the workflow, which this must not outlive")
-    sub = verb(environment, "Make the environment of a backend, unless it is there, and say where: xla.")
-    sub.add_argument("name", choices=("xla",), help="name of its file in envs")
+    sub = verb(environment, "Make the environment of a backend, unless it is there, and say where.")
+    sub.add_argument("name", choices=sorted(backends.environments()), help="name of its file in envs")
     sub.add_argument("--record", type=Path, help="write what was found, also that there is none; exit status 0 then")
     sub = of_experiment(verdicts, "Judge the cells of an experiment from the evidence of its legs.")
     sub.add_argument(

@@ -17,7 +17,7 @@ from pathlib import Path
 from takeback import clock
 from takeback.errors import TakebackError
 from takeback.experiment import Experiment
-from takeback.leg import Leg
+from takeback.leg import Leg, processes_of
 from takeback.matrix import Cell
 from takeback.meaning import REFERENCE, usual_settings
 
@@ -182,7 +182,7 @@ def order(
 def work_of(leg: Leg) -> float:
     """Core-seconds that a leg will take, from its ranks and steps."""
     if leg.trainer["command"] != REFERENCE:
-        return leg.world * leg.deadline / FOREIGN
+        return processes_of(leg.spec) * leg.deadline / FOREIGN
     steps = (usual_settings() | leg.trainer["settings"])["steps"]
     if leg.faults:
         steps = leg.faults[0]["step"]

@@ -7,6 +7,7 @@ instead (here: the variable ``TAKEBACK_NAME_PYTHON``).
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -96,7 +97,7 @@ def versions(name: str, python: Path) -> dict[str, str]:
     wanted = pins(name)
     words = [str(python), "-c", _VERSIONS, *wanted]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd="/")
+        done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, cwd="/", env=variables(name))
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         raise Unusable(f"{python}: does not run as an interpreter: {' '.join(str(error).split())[:200]}") from None
@@ -151,27 +152,39 @@ def make(name: str) -> Path:
     if os.environ.get(variable(name)):
         return interpreter(name)
     folder = home(name)
+    if _is_whole(name, folder):  # also where nothing may be written there
+        return folder / "bin" / "python"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with open(folder.with_name(f"{folder.name}.lock"), "w") as lock:
+            print(f"takeback: environment {name}: made here, or waited for where another makes it", file=sys.stderr)
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not (folder / MARKER).exists():
+            if not _is_whole(name, folder):
                 shutil.rmtree(folder, ignore_errors=True)  # of a making that was interrupted
-                _install(name, folder)
+                _install(name, folder, lock.fileno())
     except OSError as error:
         raise Unusable(f"{error.filename or folder}: {error.strerror}; name another folder by XDG_CACHE_HOME") from None
     return folder / "bin" / "python"
 
 
-def _install(name: str, folder: Path) -> None:
+def _is_whole(name: str, folder: Path) -> bool:
+    """Whether it was made to its end, and still has what it must have."""
+    try:
+        return (folder / MARKER).exists() and bool(versions(name, folder / "bin/python"))
+    except Unusable:
+        return False
+
+
+def _install(name: str, folder: Path, lock: int) -> None:
+    """``lock``: a descriptor that holds the lock until the installer has ended, also if we have not lived as long."""
     size = text(name).splitlines()[0].lstrip("# ")
     print(f"takeback: environment {name}: {size} Into {folder}", file=sys.stderr, flush=True)
     began = time.time()
     for words in (
         [sys.executable, "-m", "venv", str(folder)],
-        [str(folder / "bin/python"), "-m", "pip", "install", "-q", "-r", str(FILES / f"{name}.txt")],
+        [str(folder / "bin/python"), "-I", "-m", "pip", "install", "--no-user", "-q", "-r", str(FILES / f"{name}.txt")],
     ):
-        done = subprocess.run(words, capture_output=True, text=True)
+        done = subprocess.run(words, capture_output=True, text=True, pass_fds=[lock])
         if done.returncode:
             last = (done.stderr.strip() or done.stdout.strip() or "no word of why").splitlines()[-1]
             raise Unusable(f"the environment {name} can't be made: {' '.join(last.split())[:300]}")
@@ -189,7 +202,9 @@ def record(name: str) -> dict[str, Any]:
 
 
 def forget(folder: Path) -> None:
-    """Remove the records of environments that could not be had: they are to be tried again."""
+    """Remove the records of environments that could not be had, or are gone: they are to be tried again."""
     for path in folder.glob("*.json"):
-        if '"python": null' in path.read_text():
-            path.unlink()
+        with contextlib.suppress(OSError, ValueError):  # another call may be at it too
+            python = json.loads(path.read_text())["python"]
+            if not python or not os.access(python, os.X_OK):
+                path.unlink()

@@ -26,6 +26,8 @@ RESERVED = (
     "all",
     "bench",
     "check",
+    "environment",
+    "envs",
     "leg",
     "lessons",
     "logs",

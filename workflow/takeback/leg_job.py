@@ -35,6 +35,8 @@ def run(spec: dict[str, Any], folder: Path, root: Path, bound: Sequence[int] = (
         reason = why_not(spec, folder, backend)
         if reason:
             recorder("not_run", attempt=0, reason=reason)
+            if environments.not_in(backend.ENVIRONMENT):
+                (folder / clock.MARK).touch()  # it may be there for the next call
         else:
             launchers.get(spec["launcher"]).launch(spec, folder, root, recorder, bound)
         seal(spec, folder, environment)

@@ -3,7 +3,7 @@
 On each host a supervisor of its own forks the ranks and strikes them (:mod:`takeback.launchers.on_host`); this one says
 when, and writes down what they send (:mod:`takeback.launchers.wire`). The first host has the store of the rendezvous.
 The file that ``TAKEBACK_HOSTS`` names says which hosts (:mod:`takeback.launchers.place`); without one they are the
-nodes of the Slurm job that this runs in, if it has several, else throw-away hosts on this machine
+nodes of the Slurm job that this runs in, if it has as many, else throw-away hosts on this machine
 (:mod:`takeback.launchers.sshd`). All legs of a cell are started by this launcher.
 """
 
@@ -43,7 +43,8 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
         ExperimentError: the file of the hosts has a mistake.
         SystemExit: whoever asked for the run is gone, or the supervisor was killed.
     """
-    there = place.named()
+    cuts = any(fault["kind"] in on_host.NETWORK for fault in spec["faults"])  # links that must be ours
+    there = place.named() or (None if cuts else place.allocated(launchers.machines(spec)))
     with ExitStack() as stack:
         temporary = partial(tempfile.TemporaryDirectory, prefix="takeback-ssh-", ignore_cleanup_errors=True)
         keys = None if there else Path(stack.enter_context(temporary()))
@@ -69,8 +70,7 @@ def run(
                 stack.callback(shutil.rmtree, keys, ignore_errors=True)
                 there, links = throw_away(len(shares), keys, stack)
             if len(there.hosts) < len(shares):
-                source = os.environ.get(place.VARIABLE) or "the Slurm job"
-                raise NotRun(f"{len(shares)} hosts are needed, {source} names {len(there.hosts)}")
+                raise NotRun(f"{len(shares)} hosts are needed, {os.environ[place.VARIABLE]} names {len(there.hosts)}")
             if links is None and any(fault["kind"] in on_host.NETWORK for fault in spec["faults"]):
                 raise NotRun("the links of these hosts are not ours to cut; throw-away hosts are")
             stack.callback(process.end_descendants)  # before their hosts

@@ -44,8 +44,9 @@ SSH = {
 SSH_WORDS = [f"-o{name}={value}" for name, value in SSH.items()]
 #: The same for what a flag of the user's may have turned on: of flags the last one counts, also after the host.
 SSH_FLAGS = ["-a", "-k", "-x", "-T"]
-#: A node of the Slurm job that we are in, beside the job's other steps: srun(1). Its options are no words of ours.
-SRUN = "srun --quiet --overlap --nodes=1 --ntasks=1 --nodelist={host} {words}"
+#: A node of the Slurm job that we are in, beside the job's other steps, with our environment also where the site gives
+#: jobs none: srun(1). Not with the connection by which the user came: a host takes its end for its own address.
+SRUN = "srun --quiet --overlap --export=ALL --nodes=1 --ntasks=1 --nodelist={host} env -u SSH_CONNECTION {words}"
 #: What gcloud needs to check the key of a host as strictly.
 GCLOUD = "--strict-host-key-checking=yes"
 
@@ -95,13 +96,14 @@ class Place:
         return words
 
 
-def allocated() -> list[str]:
-    """Names of the nodes of the Slurm job that we are in (sbatch(1), SLURM_JOB_NODELIST); none where we are in none."""
+def allocated(count: int) -> Place | None:
+    """The nodes of the Slurm job that we are in (sbatch(1), SLURM_JOB_NODELIST), if there are ``count`` of them."""
     nodes = os.environ.get("SLURM_JOB_NODELIST")
     if not nodes or not shutil.which("scontrol"):
-        return []
+        return None
     told = subprocess.run(["scontrol", "show", "hostnames", nodes], capture_output=True, text=True, check=False)
-    return told.stdout.split()
+    names = told.stdout.split()
+    return Place(names, SRUN) if len(names) >= count else None
 
 
 def is_ssh(template: Sequence[str]) -> bool:
@@ -114,14 +116,14 @@ def has_place(template: Sequence[str]) -> bool:
 
 
 def named() -> Place | None:
-    """The place that the user has named, if any; else the nodes of the Slurm job that we are in, if it has several.
+    """The place that the user has named, if any.
 
     Raises:
         ExperimentError: its file can't be read, or has a mistake; one line.
     """
     path = os.environ.get(VARIABLE)
     if not path:
-        return Place(nodes, SRUN) if len(nodes := allocated()) > 1 else None
+        return None
     try:
         return Place(**read(Path(path), "hosts"))
     except ValueError as error:  # of shlex: no closing quotation

@@ -140,7 +140,7 @@ class Job(Watched):
         before, earlier = len(self.told(word)), self._preempted()
         self.cluster.client(*client)
         while not (lines := self.told(word, after=before)):
-            if (when := self._preempted()) != earlier:
+            if (when := self._preempted()) not in (earlier, "None"):
                 return f"PreemptTime={when}"
             yield 0.2
         return lines[-1]

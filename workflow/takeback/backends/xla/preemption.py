@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import socket
 import sys
 import time
@@ -28,9 +27,8 @@ from takeback import probe
 from takeback.backends import xla
 from takeback.backends.xla import saves, world
 from takeback.backends.xla.traps.run import Run
+from takeback.trainers.notice import STATUS
 from takeback.trainers.reduction import fixed_order, flatten
-
-LEFT = 128 + signal.SIGTERM  # exit status of a run that has left on notice
 
 
 def parse() -> argparse.Namespace:
@@ -39,7 +37,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--notice", choices=("bridge", "ignore"), default="bridge", help="who listens to SIGTERM")
     parser.add_argument("--start", choices=("any", "checkpoint"), default="any", help="refuse to start from scratch")
     parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--save_every", type=int, default=100)
     parser.add_argument("--pace", type=float, default=0.25, help="seconds that a step takes at least")
     return parser.parse_args()
 
@@ -47,7 +44,10 @@ def parse() -> argparse.Namespace:
 def main() -> int:
     args = parse()
     xla.setup(0)
-    world.ranks(int(os.environ["WORLD_SIZE"]), "gloo")
+    try:
+        world.ranks(int(os.environ["WORLD_SIZE"]), "gloo")
+    except world.WorldError as reason:
+        return world.not_run(reason)
     probe.describe(bridge=xla.describe(), seed=0)
     probe.group(dist.get_world_size(), "gloo")
     run, files = Run(), saves.File(args.checkpoints)
@@ -65,12 +65,12 @@ def main() -> int:
         loss = together(run)
         probe.step(run.step, loss, state=run.state())
         leaves = args.notice == "bridge" and torch_xla._XLAC._sync_point_reached(run.step)
-        if leaves or run.step % args.save_every == 0:
+        if leaves:
             probe.digest("saved", run.step, run.state())
             files.save(run.step, run.state())
             probe.saved(run.step)
-        if leaves:
-            return LEFT
+            dist.barrier()  # rank 0 has the runtime's coordinator: it goes when all have told
+            return STATUS
         time.sleep(max(0.0, began + args.pace - time.monotonic()))
     probe.finished(run.step, state=run.state())
     dist.barrier()

@@ -1,7 +1,15 @@
 """Ways to save: ``xm.save`` of one file, distributed checkpoints with the planners of SPMD, the bridge's manager.
 
-Each is a class with ``newest()``, ``load(step, into)``, ``save(step, state)`` and ``settle()``, which waits for what is
-written in the background and returns the step that is complete since.
+Each is a class with
+
+``newest()``
+    The step of the newest complete checkpoint, or None.
+``load(step, into)``
+    What was saved; distributed checkpoints put it in place, into the tensors of ``into``.
+``save(step, state)``
+    Write a state; returns the step if it is complete by now. Raises SaveError on every rank where one could not.
+``settle()``
+    Wait for what is written in the background; returns the step that is complete since, or raises SaveError.
 """
 
 from __future__ import annotations
@@ -28,6 +36,7 @@ class File:
 
     def __init__(self, folder: Path, **_: Any) -> None:
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
 
     def newest(self) -> int | None:
         found = (re.fullmatch(r"step-(\d+)\.pt", path.name) for path in self.folder.iterdir())
@@ -37,11 +46,17 @@ class File:
         return torch.load(self.folder / f"step-{step}.pt", weights_only=True)
 
     def save(self, step: int, state: dict[str, Any]) -> int:
+        problem: list[str | None] = [None]
         if dist.get_rank() == 0:
             path = self.folder / f"step-{step}.pt"
-            with files.create(path, "whole") as file:
-                xm.save(state, file)
-        dist.barrier()
+            try:
+                with files.create(path, "whole") as file:
+                    xm.save(state, file)
+            except OSError as error:
+                problem = [f"{path}: {error.strerror}"]
+        dist.broadcast_object_list(problem)  # all wait until it is there, or know why it is not
+        if problem[0]:
+            raise SaveError(problem[0])
         return step
 
     def settle(self) -> int | None:
@@ -49,7 +64,10 @@ class File:
 
 
 class Sharded:
-    """A distributed checkpoint, each device's shards by the planners of SPMD; without ``.metadata`` it is none."""
+    """A distributed checkpoint with the planners of SPMD, of a state that each device has whole.
+
+    Without ``.metadata``, which is written last, it is none.
+    """
 
     def __init__(self, folder: Path, **_: Any) -> None:
         self.folder = folder
@@ -75,13 +93,15 @@ class Manager:
     """``CheckpointManager``, which syncs before it saves: by that the generator of the device moves on.
 
     Args:
+        folder: for its checkpoints.
         guard: ``rng``: it is put back where it was; ``none``: as documented.
         staging: ``clone``: tensors on the CPU are copied for a save in the background, which does not do it;
-            ``reference``: as documented.
+            ``reference``: as documented, and written after the next step, which otherwise is likely and no more.
+        background: save by ``save_async``.
     """
 
     def __init__(self, folder: Path, guard: str, staging: str, background: bool = False) -> None:
-        self.guard, self.staging, self.background = guard, staging, background
+        self.folder, self.guard, self.staging, self.background = folder, guard, staging, background
         # On preemption it would ask the network for a coordinator, which there is on TPU alone.
         self.manager = planners.CheckpointManager(str(folder), save_interval=1, chkpt_on_preemption=False)
         self.pending: int | None = None
@@ -96,6 +116,8 @@ class Manager:
     def save(self, step: int, state: dict[str, Any]) -> int | None:
         before = xm.get_rng_state()
         if self.background:
+            if self.staging == "reference":
+                self.manager._save_mutex.acquire()
             self.manager.save_async(step, cloned(state) if self.staging == "clone" else state)
             self.pending = step
         else:
@@ -108,10 +130,19 @@ class Manager:
         if self.pending is None:
             return None
         step, self.pending = self.pending, None
+        if self.staging == "reference":
+            self.manager._save_mutex.release()
         self.manager.join()
-        if step not in self.manager.all_steps():  # join() tells of no failure
+        if step not in complete(self.folder):  # join() tells of no failure
             raise SaveError(f"checkpoint of step {step} was not written, and CheckpointManager.join() did not say so")
         return step
+
+
+def complete(folder: Path | str) -> list[int]:
+    """Steps whose mark is in the folder: a new manager reads it; one that saves has them in its list before."""
+    return planners.CheckpointManager(
+        str(folder), save_interval=1, process_group=dist.group.WORLD, chkpt_on_preemption=False
+    ).all_steps()
 
 
 def cloned(state: Any) -> Any:

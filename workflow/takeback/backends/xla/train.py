@@ -2,7 +2,8 @@
 
 By hand, on a mesh of four virtual devices of this machine, in an environment made of ``envs/xla.txt``::
 
-    CPU_NUM_DEVICES=4 PJRT_DEVICE=CPU python -m takeback.backends.xla.train --checkpoints /tmp/ck --world 4
+    export PJRT_DEVICE=CPU CPU_NUM_DEVICES=4 XLA_FLAGS=--xla_backend_optimization_level=0
+    python -m takeback.backends.xla.train --checkpoints /tmp/ck --world 4
 
 Started again with the same folder it goes on from the newest checkpoint there. With ``--backend xla`` one process has
 all devices, and a batch is spread over them; with ``xla_processes`` each rank has one device, and gradients are added
@@ -38,7 +39,6 @@ from takeback.trainers.model import Transformer
 from takeback.trainers.reduction import fixed_order, flatten
 
 MESH = "xla"
-NOT_RUN = 69  # EX_UNAVAILABLE
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -52,7 +52,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         parser.add_argument(f"--{name}", type=int, default=usual, help="default: %(default)s")
     for name, usual in {"dropout": 0.1, "learning_rate": 3e-3, "weight_decay": 0.1, "clip": 1.0}.items():
         parser.add_argument(f"--{name}", type=float, default=usual, help="default: %(default)s")
-    words = {"rng": ("stream", "keyed"), "group": ("host", "bridge"), "saves": tuple(saves.WAYS),
+    words = {"rng": ("stream", "keyed"), "saves": tuple(saves.WAYS),
              "guard": ("rng", "none"), "staging": ("clone", "reference"), "forget": ("none", "rng"),
              "then": ("nothing", "sync")}  # fmt: skip
     for name, choices in words.items():
@@ -68,11 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     backend.setup(0)
     try:
         mesh = join(cfg)
-    except world.WorldError as error:
-        return not_run(str(error))
-    except (RuntimeError, OSError, ImportError) as error:  # of PJRT, where it finds no device or no library for it
-        first = " ".join(str(error).split()).split(". ")[0]
-        return not_run(f"no PJRT device of kind {os.environ['PJRT_DEVICE']}: {first}")
+    except world.WorldError as reason:
+        return world.not_run(reason)
     probe.group(cfg.world, cfg.backend)
     probe.describe(**facts(cfg), bridge={**backend.describe(), "mesh": [cfg.world] if mesh else None})
     run(cfg, mesh)
@@ -83,18 +80,12 @@ def main(argv: list[str] | None = None) -> int:
 def join(cfg: argparse.Namespace) -> Any:
     """The mesh, or None where ranks are processes; either is as large as it was asked for, or WorldError."""
     if cfg.backend != MESH:
-        world.ranks(cfg.world, "xla" if cfg.group == "bridge" else "gloo")
+        world.ranks(cfg.world, "gloo")
         return None
     xr.use_spmd()
     # With SPMD the bridge refuses a process group of its own; distributed checkpoints want one.
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     return world.mesh(cfg.world)
-
-
-def not_run(reason: str) -> int:
-    print(f"xla.train: not run: {reason}", file=sys.stderr)
-    probe.not_run(reason)
-    return NOT_RUN
 
 
 def facts(cfg: argparse.Namespace) -> dict[str, Any]:
@@ -141,6 +132,7 @@ def run(cfg: argparse.Namespace, mesh: Any) -> None:
         state.restore(way.load(newest, state.collect()), cfg.forget, cfg.then)
     probe.restored(state.step, epoch=state.sampler.epoch, state=state.collect() if probe.active() else None)
     number, ranks = (0, 1) if mesh else (dist.get_rank(), cfg.world)
+    spread = world.shared(mesh)
     shards = state.sampler.deal(number, ranks, "anew")
     plan = state.sampler.plan(shards, cfg.steps - state.step)
     first = state.step + 1
@@ -149,9 +141,9 @@ def run(cfg: argparse.Namespace, mesh: Any) -> None:
         probe.point("step_begin", step)
         batches = [windows[next(plan)] for _ in shards]
         if mesh:
-            loss = on_mesh(state, [window for _, window in batches], world.shared(mesh))
+            loss = gradients_of(state, [window for _, window in batches], spread)
         else:
-            loss = by_shards(cfg, state, step, shards, [window for _, window in batches])
+            loss = by_shards(cfg, state, step, shards, [window for _, window in batches], spread)
         norm = torch.linalg.vector_norm(torch.cat([p.grad.reshape(-1) for p in state.model.parameters()]))
         scale = (cfg.clip / (norm + 1e-6)).clamp(max=1.0)
         for parameter in state.model.parameters():
@@ -180,8 +172,11 @@ def run(cfg: argparse.Namespace, mesh: Any) -> None:
     probe.finished(state.step, state=state.collect() if probe.active() else None)
 
 
-def on_mesh(state: State, windows: list[np.ndarray], spread: Any) -> Tensor:
-    """Gradients of the mean loss of the global batch, whose rows are spread over the mesh. Returns that loss."""
+def gradients_of(state: State, windows: list[np.ndarray], spread: Any) -> Tensor:
+    """Gradients of the mean loss of all ``windows`` (each batch x context + 1 bytes), whose rows ``spread`` lays out.
+
+    Returns that loss.
+    """
     noisy = np.concatenate([data.corrupt(window) for window in windows])
     inputs = spread(data.tensors(noisy, torch_xla.device())[0])
     targets = spread(data.tensors(np.concatenate(windows), torch_xla.device())[1])
@@ -190,14 +185,16 @@ def on_mesh(state: State, windows: list[np.ndarray], spread: Any) -> Tensor:
     return loss.detach()
 
 
-def by_shards(cfg: argparse.Namespace, state: State, step: int, shards: range, windows: list[np.ndarray]) -> Tensor:
+def by_shards(
+    cfg: argparse.Namespace, state: State, step: int, shards: range, windows: list[np.ndarray], spread: Any
+) -> Tensor:
     """The same of this rank's shards, one after the other, and of all others' by one sum in fixed order on the host."""
     leaves = []
     for shard, window in zip(shards, windows, strict=True):
         if cfg.rng == "keyed":
             seed(cfg, step, shard)
         state.optimizer.zero_grad()
-        loss = on_mesh(state, [window], lambda batch: batch)
+        loss = gradients_of(state, [window], spread)
         torch_xla.sync(wait=True)
         leaves.append(flatten([parameter.grad for parameter in state.model.parameters()], loss).cpu())
     *gradients, loss = torch.split(

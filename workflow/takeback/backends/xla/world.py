@@ -5,6 +5,9 @@ A world that is smaller than it was asked for trains as well, and resumes as wel
 
 from __future__ import annotations
 
+import importlib
+import os
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -15,25 +18,41 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor
 
+from takeback import probe
+
+NOT_RUN = 69  # EX_UNAVAILABLE
+
 
 class WorldError(RuntimeError):
     """There are not the devices or ranks that were asked for: one line."""
+
+
+def devices() -> int:
+    """How many devices PJRT has in all processes. Makes its client.
+
+    Raises:
+        WorldError: none of the kind that ``PJRT_DEVICE`` names, or no library for it.
+    """
+    try:
+        return xr.global_runtime_device_count()
+    except (RuntimeError, OSError, ImportError) as error:
+        first = " ".join(str(error).split()).split(". ")[0]
+        raise WorldError(f"no PJRT device of kind {os.environ.get('PJRT_DEVICE')}: {first}") from None
 
 
 def mesh(world: int) -> xs.Mesh:
     """One axis, ``data``, over ``world`` devices.
 
     Raises:
-        WorldError: there are not as many, or a sum over them does not count them.
+        WorldError: there are not as many, or a batch is not spread over all of them.
     """
-    devices = xr.global_runtime_device_count()
-    if devices != world:
-        raise WorldError(f"{world} devices were asked for, PJRT has {devices} of kind {xr.device_type()}")
+    if (there := devices()) != world:
+        raise WorldError(f"{world} devices were asked for, PJRT has {there} of kind {xr.device_type()}")
     found = xs.Mesh(np.arange(world), (world,), ("data",))
     ones = torch.ones(world).to(torch_xla.device())
-    spread = xs.mark_sharding(ones, found, ("data",))
-    shards = len(spread.local_shards)
-    check(world, shards, int(ones.sum()))
+    # What each device holds by itself: one element if it is split, all of them if not.
+    shards = xs.mark_sharding(ones, found, ("data",)).local_shards
+    check(world, len({shard.shard_device for shard in shards}), sum(int(shard.data.sum()) for shard in shards))
     return found
 
 
@@ -41,10 +60,11 @@ def ranks(world: int, backend: str) -> None:
     """Join a process group: ``gloo``, on the host, or the bridge's own, ``xla``.
 
     Raises:
-        WorldError: the group is not one of ``world`` ranks.
+        WorldError: there is no device, or the group is not one of ``world`` ranks.
     """
+    devices()
     if backend == "xla":
-        import torch_xla.distributed.xla_backend
+        importlib.import_module("torch_xla.distributed.xla_backend")  # registers it
     dist.init_process_group(backend, init_method="xla://" if backend == "xla" else None)
     ones = torch.ones(1).to(torch_xla.device() if backend == "xla" else "cpu")
     dist.all_reduce(ones)
@@ -59,8 +79,15 @@ def check(world: int, size: int, total: int) -> None:
         )
 
 
+def not_run(reason: WorldError) -> int:
+    """Tell that this can't run here, and why. Returns the exit status."""
+    print(f"not run: {reason}", file=sys.stderr)
+    probe.not_run(str(reason))
+    return NOT_RUN
+
+
 def shared(device_mesh: xs.Mesh | None) -> Callable[[Tensor], Tensor]:
-    """What spreads the rows of a batch over a mesh."""
+    """What spreads the rows of a batch over a mesh; where there is none, what leaves it as it is."""
 
     def spread(batch: Tensor) -> Tensor:
         if device_mesh is not None:

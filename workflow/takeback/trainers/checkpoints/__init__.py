@@ -123,7 +123,7 @@ class Checkpoints:
         try:
             complete = self._complete()
             known = max(self._named(complete) or "", self.in_use or "")
-            for name in complete:
+            for name in complete if known else ():  # without a pointer the one that is there may be all there is
                 if name > known and int(_NAME.fullmatch(name)[1]) != step:
                     self.remove(name)
         except (CheckpointError, OSError):  # what can't be read or removed is no reason not to save

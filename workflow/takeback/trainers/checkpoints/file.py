@@ -23,6 +23,7 @@ from takeback.trainers.checkpoints.hashed import DIGITS, Hashed, digest, writing
 from takeback.trainers.files import Clock
 from takeback.trainers.state import State
 from takeback.trainers.stores import Store, why
+from takeback.trainers.strategies.whole import mapped
 from takeback.trainers.topology import all_agree
 
 _LABEL = b"\nxxh3_128 "
@@ -65,7 +66,9 @@ class Format(checkpoints.Format):
     def load(self, name: str, state: State) -> tuple[dict[str, Any], bool]:
         saved = read(self.store, name, self.cfg.verify)
         self.checkpoints.check_run(name, saved["run"])
-        return saved["state"], True
+        state_of = saved["state"]
+        # What an optimizer loads it keeps: none of it must be the file, which may be mapped.
+        return {**state_of, "optimizer": mapped(state_of["optimizer"], torch.Tensor.clone)}, True
 
 
 def read(store: Store, name: str, verify: str = "checksum") -> dict[str, Any]:
@@ -102,12 +105,10 @@ def _verify(file: BinaryIO, place: str) -> None:
 
 
 def _load(file: BinaryIO) -> dict[str, Any]:
-    """A file of a folder is mapped, which takes a fifth of the time to read it again: each tensor is copied only once,
-    to where it belongs.
-    """
-    mapped = not isinstance(file, io.BytesIO)
-    there = f"/dev/fd/{file.fileno()}" if mapped else file  # the one that was verified, whatever has its name by now
-    return torch.load(there, map_location="cpu", weights_only=True, mmap=mapped)
+    """A file of a folder is mapped, and not read again: each tensor is copied once, to where it belongs."""
+    maps = not isinstance(file, io.BytesIO)
+    there = f"/dev/fd/{file.fileno()}" if maps else file  # the one that was verified, whatever has its name by now
+    return torch.load(there, map_location="cpu", weights_only=True, mmap=maps)
 
 
 def _bytes_of(snapshot: dict[str, Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import pkgutil
+import sys
 from pathlib import Path
 
 import torch.distributed as dist
@@ -12,13 +13,13 @@ from torch_xla.experimental.distributed_checkpoint import CheckpointManager
 
 from takeback import probe
 from takeback.backends import xla
-from takeback.backends.xla import traps
+from takeback.backends.xla import traps, world
 from takeback.backends.xla.traps.run import Run
 
 NAMES = sorted(module.name for module in pkgutil.iter_modules(traps.__path__) if module.name not in ("run", "__main__"))
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser("xla.traps", description=__doc__)
     parser.add_argument("--trap", choices=NAMES, required=True)
     parser.add_argument("--remedy", choices=("yes", "no"), default="no")
@@ -31,7 +32,10 @@ def main() -> None:
     trap = importlib.import_module(f"takeback.backends.xla.traps.{args.trap}")
     run = Run(getattr(trap, "DROPOUT", 0.1))
     probe.describe(bridge=xla.describe(), seed=0)
-    probe.group(1, "gloo")
+    try:
+        probe.group(world.devices(), "gloo")
+    except world.WorldError as reason:
+        return world.not_run(reason)
     # On preemption it would ask the network for a coordinator, which there is on TPU alone.
     manager = CheckpointManager(str(args.checkpoints), save_interval=1, chkpt_on_preemption=False)
     if manager.all_steps():
@@ -43,7 +47,8 @@ def main() -> None:
     manager.join()
     probe.finished(run.step, state=run.state())
     dist.destroy_process_group()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
