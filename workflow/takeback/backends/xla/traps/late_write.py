@@ -20,7 +20,7 @@ def train(run: Run, manager: Any, remedy: bool, steps: int) -> None:
     while run.step < steps:
         loss = run.advance()
         if run.step % EVERY == 1 and run.step > 1:
-            if not remedy:
+            if not remedy and manager._save_mutex.locked():  # by us, unless this life has saved nothing yet
                 manager._save_mutex.release()
             manager.join()
             probe.saved(run.step - 1)
