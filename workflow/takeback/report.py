@@ -72,7 +72,10 @@ def write(experiment: Any, folder: Path) -> Path:
             for row in rows
             if row["surprise"]
         ],
-        times=[times(verdicts, "detect_s", "world"), times(verdicts, "restart_s", "resume_world")],
+        times=[
+            times(verdicts, "detect_s", "world"),
+            *(times(verdicts, column, "resume_world") for column in ("restart_s", "compile_s")),
+        ],
         groups=groups(rows),
         provenance=provenance,
         sheet=sheet(provenance),

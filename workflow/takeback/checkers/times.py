@@ -7,9 +7,9 @@ from takeback.checkers.finding import Finding
 
 
 def check(case: Case) -> Finding:
-    """``detect_s``, ``restart_s`` and ``agree_s`` in seconds of the monotonic clock; None where nothing tells."""
+    """``detect_s``, ``restart_s``, ``agree_s`` and ``compile_s`` in seconds; None where nothing tells."""
     columns = {"detect_s": _detected(case), "restart_s": _restarted(case), "agree_s": _agreed(case)}
-    return Finding(columns=columns)
+    return Finding(columns={**columns, "compile_s": _compiled(case)})
 
 
 def _detected(case: Case) -> float | None:
@@ -34,3 +34,10 @@ def _restarted(case: Case) -> float | None:
 def _agreed(case: Case) -> float | None:
     """What the ranks of the resumed leg took to know that all have restored the same; the slowest of them."""
     return max((event.detail["seconds"] for event in case.resumed.events("agreed")), default=None)
+
+
+def _compiled(case: Case) -> float | None:
+    """What compilation took in the resumed leg, by the word of a trainer that compiles; the slowest of its ranks."""
+    told = [event.detail.get("seconds") for event in case.resumed.events("note")]
+    name = "compiled_since_start"
+    return max((took[name] for took in told if isinstance(took, dict) and name in took), default=None)

@@ -135,6 +135,7 @@ def verdicts(asked: Experiment, wrong: dict[str, str] | None = None, absent: str
                 "lost_steps": axes["kill_step"] - restored if ran else None,
                 "lost_s": (axes["kill_step"] - restored) / 50 if ran else None,
                 "agree_s": 0.002 if ran else None,
+                "compile_s": None,
                 "step_s": 0.02 if ran else None,
                 "save_s": 0.005 if ran else None,
                 "reference": one.reference.id,

@@ -1190,6 +1190,15 @@ def test_detection_and_restart_are_timed_on_the_monotonic_clock():
     assert Scene(world=1).judge()["detect_s"] is None
 
 
+def test_compilation_is_told_apart_where_a_trainer_tells_it():
+    assert Scene().judge()["compile_s"] is None
+    scene = Scene()
+    for rank, seconds in enumerate((2.5, 3.5)):
+        took = {"step": 4.0, "compiled_since_start": seconds}
+        scene = scene.add_event("resumed", "note", rank=rank, step=5, text="compile", seconds=took)
+    assert scene.judge()["compile_s"] == 3.5
+
+
 def test_of_a_step_that_two_attempts_did_the_last_one_counts():
     scene = Scene()
     for table in ("losses", "ledger", "digests"):
