@@ -66,9 +66,10 @@ class Format(checkpoints.Format):
     def load(self, name: str, state: State) -> tuple[dict[str, Any], bool]:
         saved = read(self.store, name, self.cfg.verify)
         self.checkpoints.check_run(name, saved["run"])
-        state_of = saved["state"]
-        # What an optimizer loads it keeps: none of it must be the file, which may be mapped.
-        return {**state_of, "optimizer": mapped(state_of["optimizer"], torch.Tensor.clone)}, True
+        parts = saved["state"]
+        if "optimizer" in parts:  # which keeps what it loads: none of that must be the file, which may be mapped
+            parts["optimizer"] = mapped(parts["optimizer"], torch.Tensor.clone)
+        return parts, True
 
 
 def read(store: Store, name: str, verify: str = "checksum") -> dict[str, Any]:
