@@ -49,6 +49,18 @@ def refusals(group: Group) -> list[str]:
     return [group.output(rank)[0] for rank in range(2)]
 
 
+def test_what_a_killed_save_has_left_is_no_checkpoint_that_is_damaged(nursery, tmp_path, saved):
+    """Without a pointer that can be believed the newest complete one is looked for."""
+    left = shutil.copytree(saved / NEWEST, saved / "step-00000012.dcp")
+    (left / "manifest.json").unlink()
+    (saved / "latest").write_text("no name")
+    group = resume(nursery, tmp_path / "second", saved, "--damaged", "fallback")
+    assert group.wait() == [0, 0]
+    for rank in range(2):
+        assert [told["file"] for told in group.records("damaged", rank)] == ["latest"]
+        assert group.records("restored", rank)[0]["step"] == 8
+
+
 @pytest.mark.parametrize(
     ("rank", "point", "restored", "format"),
     [
