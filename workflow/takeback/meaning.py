@@ -109,8 +109,7 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
     """What a schema can't see: one point of the matrix must make sense as a whole."""
     settings = {**trainer["settings"], **matrix.chosen(axes, "trainer")}
     reference = trainer["command"] == REFERENCE
-    if reference:
-        settings = usual_settings() | settings
+    settings = usual_settings() | settings if reference else settings
     matrix.draw_kill_step(axes, settings.get("steps"))
     for axis in ("world", "resume_world", "kill_step"):
         if axes[axis] is None:
@@ -142,11 +141,10 @@ def check_meaning(key: str, axes: Mapping[str, Any], trainer: Mapping[str, Any])
     check_launcher(key, axes, settings)
     if "store" in trainer:
         check_objects(key, [axes, *lives], settings, resumes)
-    ranks = partial(backends.processes, axes["backend"])
-    if launcher_of(axes["launcher"]) != LOCAL and ranks(axes["world"]) != axes["world"]:
+    ranks, world = partial(backends.processes, axes["backend"]), axes["world"]
+    if launcher_of(axes["launcher"]) != LOCAL and ranks(world) != world:
         raise ExperimentError(f"{key}.launcher: {axes['backend']} has all devices in one process; allowed: {LOCAL}")
-    check_life(key, {**axes, "step": axes["kill_step"]}, ranks(axes["world"]), settings, reference)
-    world = axes["world"]
+    check_life(key, {**axes, "step": axes["kill_step"]}, ranks(world), settings, reference)
     for number, life in enumerate(lives):
         world = life.get("world", world)
         check_life(f"{key}.then.{number}", {"kill_step": 0, **life}, ranks(world), settings, reference)

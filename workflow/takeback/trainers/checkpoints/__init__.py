@@ -1,11 +1,10 @@
 """Whole-state checkpoints that a kill at any instruction leaves whole or absent, in one of several formats.
 
 ``step-00000008.pt`` is one file (:mod:`.file`), ``step-00000008.dcp`` a directory with files of each rank
-(:mod:`.dcp`, and :mod:`.dcp_async` in the background), in a folder
-or on an object store (:mod:`takeback.trainers.stores`). What each format must do: write so that an incomplete
-checkpoint can't be taken for a complete one, and refuse on load what is not what was written. What is common
-to all is here: ``latest`` holds the name of the newest complete one, and is written last; old ones are retired.
-A load takes the format from the name, so that what one wrote is read under every other.
+(:mod:`.dcp`, and :mod:`.dcp_async` in the background), in a folder or on an object store
+(:mod:`takeback.trainers.stores`). What each format must do: write so that an incomplete checkpoint can't be taken for a
+complete one, and refuse on load what is not what was written. What is common to all is here: ``latest`` holds the name
+of the newest complete one, and is written last; old ones are retired. A load takes the format from the name.
 
 With ``damaged: fallback`` a load tells what it found damaged, and goes on from the newest checkpoint that is whole on
 every rank: each verifies what it reads, and that can be whole on one and damaged on another.
@@ -21,6 +20,7 @@ from __future__ import annotations
 import importlib
 import re
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from typing import Any
 
 import torch.distributed as dist
@@ -120,14 +120,12 @@ class Checkpoints:
         Left there until another save is killed so, it would look as if ``latest`` had been set back by two saves. One
         of this ``step`` is about to be replaced.
         """
-        try:
+        with suppress(CheckpointError, OSError):  # what can't be read or removed is no reason not to save
             complete = self._complete()
             known = max(self._named(complete) or "", self.in_use or "")
             for name in complete if known else ():  # without a pointer the one that is there may be all there is
                 if name > known and int(_NAME.fullmatch(name)[1]) != step:
                     self.remove(name)
-        except (CheckpointError, OSError):  # what can't be read or removed is no reason not to save
-            pass
 
     def wait(self) -> None:
         """See :meth:`Format.wait`."""
