@@ -27,6 +27,7 @@ rule all:
 
 
 include: "workflow/rules/environment.smk"
+include: "workflow/rules/needs.smk"
 include: "workflow/rules/train.smk"
 include: "workflow/rules/verdicts.smk"
 include: "workflow/rules/page.smk"
