@@ -18,16 +18,13 @@ except budget.BudgetError as error:
     stop(error)
 
 # What an earlier budget has cut off is to run now. Another call may be at work, and need it for its verdicts.
-if not any(Path(".snakemake/locks").glob("*")):
+if ALONE:
     budget.forget(Path("results/runs"))
 
 
 def needs(name):
     """Environments of their own in which legs of an experiment run."""
-    found = {
-        backends.get(leg.backend).ENVIRONMENT for leg in EXPERIMENTS[name].legs.values()
-    }
-    return found - {None}
+    return {leg.environment for leg in EXPERIMENTS[name].legs.values()} - {None}
 
 
 # The short form of each question; what takes hours has a name that says so, and what would have to download an

@@ -30,8 +30,8 @@ def stop(message):
 
 try:
     import takeback
-    from takeback import backends, environments, experiment as experiments, sources
-    from takeback import launchers
+    from takeback import backends, environments, experiment as experiments, launchers
+    from takeback import sources
     from takeback.launchers import place
     from takeback.leg import launcher_of, processes_of
 except ModuleNotFoundError as error:
@@ -68,7 +68,8 @@ for name in ENVIRONMENTS:
             config[f"{name}_python"]
         )
 # Those that could not be had are to be tried again. Another call may be at work, and need the record for its legs.
-if not any(Path(".snakemake/locks").glob("*")):
+ALONE = not any(Path(".snakemake/locks").glob("*"))
+if ALONE:
     environments.forget(Path("results/envs"))
 # What runs if nobody says what: one experiment here, all of them in a folder of the user's own.
 DEFAULT = ["kill_resume"] if "kill_resume" in EXPERIMENTS else list(EXPERIMENTS)

@@ -13,13 +13,13 @@ def parent_of(wildcards):
 
 def environment_of(wildcards):
     """The record of the environment in which a leg runs, if that is not ours."""
-    name = backends.get(LEGS[wildcards.leg].backend).ENVIRONMENT
+    name = LEGS[wildcards.leg].environment
     return f"results/envs/{name}.json" if name else []
 
 
 def versions_of(wildcards):
     """The versions that can change a bit of a leg: ours, or those that its environment's file lists."""
-    name = backends.get(LEGS[wildcards.leg].backend).ENVIRONMENT
+    name = LEGS[wildcards.leg].environment
     return environments.digest(name) if name else sources.environment()
 
 

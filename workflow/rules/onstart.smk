@@ -9,18 +9,14 @@ machines, each submission of several runs has a pool there. A dry-run starts not
 """
 
 # A submission, on its node, where Snakemake runs no hooks and is told its jobs as leg:leg=ID.
-if workflow.remote_exec and sum(word.startswith("leg:leg=") for word in sys.argv) > 1:
+SUBMITTED = [
+    word.removeprefix("leg:leg=") for word in sys.argv if word.startswith("leg:leg=")
+]
+if workflow.remote_exec and len(SUBMITTED) > 1:
     from takeback import pool
 
     if pool.is_wanted(config):
-        mine = [
-            word.removeprefix("leg:leg=")
-            for word in sys.argv
-            if word.startswith("leg:leg=")
-        ]
-        pool.start_all(
-            {backends.get(LEGS[leg].backend).ENVIRONMENT for leg in mine} - {None}
-        )
+        pool.start_all({LEGS[leg].environment for leg in SUBMITTED} - {None})
 
 
 onstart:

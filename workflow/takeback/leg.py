@@ -87,6 +87,11 @@ class Leg:
         return f"{self.label}-{digest(self.spec)}"
 
     @property
+    def environment(self) -> str | None:
+        """Name of the environment in which it runs, if it can't be that of the suite (:mod:`takeback.environments`)."""
+        return backends.get(self.backend).ENVIRONMENT
+
+    @property
     def label(self) -> str:
         """Readable part of the id, such as ``kill-gloo-w4-k6-sigkill``."""
         if self.faults:

@@ -72,10 +72,7 @@ def write(experiment: Any, folder: Path) -> Path:
             for row in rows
             if row["surprise"]
         ],
-        times=[
-            times(verdicts, "detect_s", "world"),
-            *(times(verdicts, column, "resume_world") for column in ("restart_s", "compile_s")),
-        ],
+        times=all_times(verdicts),
         groups=groups(rows),
         provenance=provenance,
         sheet=sheet(provenance),
@@ -150,6 +147,20 @@ def times(verdicts: pd.DataFrame, column: str, by: str) -> list[tuple[int, int, 
     return [
         (int(world), len(part), part[column].min(), part[column].median(), part[column].max())
         for world, part in known.groupby(by)
+    ]
+
+
+def all_times(verdicts: pd.DataFrame) -> list[tuple[str, str, list[tuple[int, int, float, float, float]]]]:
+    """(what, head of its first column, rows) of each table of times; compilation only where something compiles."""
+    compiled = times(verdicts, "compile_s", "resume_world")
+    return [
+        ("From the fault to the first error on a surviving rank", "World", times(verdicts, "detect_s", "world")),
+        (
+            "From the launch of the resumed run to its first new step",
+            "Resumed at",
+            times(verdicts, "restart_s", "resume_world"),
+        ),
+        *([("Compilation, within the time to the first new step", "Resumed at", compiled)] if compiled else []),
     ]
 
 

@@ -28,7 +28,7 @@ from takeback.backends import xla
 from takeback.backends.xla import saves, world
 from takeback.backends.xla.traps.run import Run
 from takeback.trainers.notice import STATUS
-from takeback.trainers.reduction import fixed_order, flatten
+from takeback.trainers.reduction import flatten
 
 
 def parse() -> argparse.Namespace:
@@ -100,15 +100,11 @@ def together(run: Run) -> torch.Tensor:
     torch_xla.sync(wait=True)
     parameters = list(run.model.parameters())
     leaf = flatten([parameter.grad for parameter in parameters], loss).cpu()
-    *gradients, total = torch.split(
-        fixed_order([leaf], dist.group.WORLD) / ranks, [*(parameter.numel() for parameter in parameters), 1]
-    )
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        parameter.grad = gradient.view_as(parameter).to(run.device)
+    loss = world.mean([leaf], ranks, parameters)
     run.optimizer.step()
     torch_xla.sync(wait=True)
     xm.set_rng_state(run.step)  # one on all ranks
-    return total[0]
+    return loss
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from takeback.backends.xla.state import State
 from takeback.trainers import data, randomness
 from takeback.trainers.build import rate
 from takeback.trainers.model import Transformer
-from takeback.trainers.reduction import fixed_order, flatten
+from takeback.trainers.reduction import flatten
 
 MESH = "xla"
 
@@ -189,20 +189,15 @@ def by_shards(
     cfg: argparse.Namespace, state: State, step: int, shards: range, windows: list[np.ndarray], spread: Any
 ) -> Tensor:
     """The same of this rank's shards, one after the other, and of all others' by one sum in fixed order on the host."""
-    leaves = []
+    leaves, parameters = [], list(state.model.parameters())
     for shard, window in zip(shards, windows, strict=True):
         if cfg.rng == "keyed":
             seed(cfg, step, shard)
         state.optimizer.zero_grad()
         loss = gradients_of(state, [window], spread)
         torch_xla.sync(wait=True)
-        leaves.append(flatten([parameter.grad for parameter in state.model.parameters()], loss).cpu())
-    *gradients, loss = torch.split(
-        fixed_order(leaves, dist.group.WORLD) / cfg.shards, [p.numel() for p in state.model.parameters()] + [1]
-    )
-    for parameter, gradient in zip(state.model.parameters(), gradients, strict=True):
-        parameter.grad = gradient.view_as(parameter).to(parameter.device)
-    return loss[0]
+        leaves.append(flatten([parameter.grad for parameter in parameters], loss).cpu())
+    return world.mean(leaves, cfg.shards, parameters)
 
 
 def seed(cfg: argparse.Namespace, step: int, shard: int) -> None:

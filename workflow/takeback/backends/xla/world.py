@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ import torch_xla.runtime as xr
 from torch import Tensor
 
 from takeback import probe
+from takeback.trainers.reduction import fixed_order
 
 NOT_RUN = 69  # EX_UNAVAILABLE
 
@@ -77,6 +78,23 @@ def check(world: int, size: int, total: int) -> None:
         raise WorldError(
             f"a world of {world} was asked for; this process is in one of {size}, and a sum of ones over it is {total}"
         )
+
+
+def mean(leaves: Sequence[Tensor], count: int, parameters: Sequence[Tensor]) -> Tensor:
+    """Add all ranks' ``leaves`` in one fixed order on the host, and make ``grad`` of each parameter their mean.
+
+    Args:
+        leaves: this rank's, each the gradients of all ``parameters`` and a loss, flat, on the CPU.
+        count: how many leaves there are on all ranks.
+
+    Returns:
+        The mean loss.
+    """
+    sizes = [*(parameter.numel() for parameter in parameters), 1]
+    *gradients, loss = torch.split(fixed_order(leaves, dist.group.WORLD) / count, sizes)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient.view_as(parameter).to(parameter.device)
+    return loss[0]
 
 
 def not_run(reason: WorldError) -> int:

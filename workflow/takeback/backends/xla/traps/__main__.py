@@ -29,13 +29,14 @@ def main() -> int:
     xla.setup(0)
     # A group of this process alone, which the manager asks for.
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:  # before anything asks for a device
+        devices = world.devices()
+    except world.WorldError as reason:
+        return world.not_run(reason)
     trap = importlib.import_module(f"takeback.backends.xla.traps.{args.trap}")
     run = Run(getattr(trap, "DROPOUT", 0.1))
     probe.describe(bridge=xla.describe(), seed=0)
-    try:
-        probe.group(world.devices(), "gloo")
-    except world.WorldError as reason:
-        return world.not_run(reason)
+    probe.group(devices, "gloo")
     # On preemption it would ask the network for a coordinator, which there is on TPU alone.
     manager = CheckpointManager(str(args.checkpoints), save_interval=1, chkpt_on_preemption=False)
     if manager.all_steps():
