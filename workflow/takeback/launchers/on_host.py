@@ -11,7 +11,6 @@ import os
 import platform
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 from takeback import backends, clock, faults, leg_job, machine, network, sources
 from takeback.faults import Injection, Surroundings, Victim
-from takeback.launchers import local, process, wire
+from takeback.launchers import local, process, reached, wire
 from takeback.launchers.injector import Injector
 from takeback.launchers.recorder import Recorder
 
@@ -105,7 +104,7 @@ def serve(orders: Orders, folder: Path, out: int) -> None:
         (folder / "checkpoints").mkdir()
     local.preload()
     store = local.host_store() if node == 0 else None
-    wire.send(out, ready={"address": address(), "port": store and store.port})
+    wire.send(out, ready={"address": reached.at(), "port": store and store.port})
     meet = orders.await_one("start")
     recorder = Recorder(folder / "records", f"host-{node}")
     around = {"host": OnHost(request, meet, out)}
@@ -131,7 +130,7 @@ def facts(request: dict[str, Any]) -> dict[str, Any]:
     """What of a host must be as on the supervisor's machine, and whether it sees the folder of the leg."""
     path = Path(request["folder"], "leg.json")
     sees = not request["shared"] or (path.exists() and json.loads(path.read_text()) == request["spec"])
-    return {"pid": os.getpid(), "clock": clock_of_machine(), "same": same(), "sees": sees, "caller": called()[0]}
+    return {"pid": os.getpid(), "clock": clock_of_machine(), "same": same(), "sees": sees, "caller": reached.caller()}
 
 
 def same() -> dict[str, str]:
@@ -149,22 +148,12 @@ def clock_of_machine() -> str:
     return boot + (os.readlink(namespace) if namespace.exists() else "")
 
 
-def called() -> tuple[str, str]:
-    """The supervisor's address and this host's, as ssh(1) tells them; empty where it was something else."""
-    told = os.environ.get("SSH_CONNECTION", "").split()
-    return (told[0], told[2]) if len(told) == 4 else ("", "")
-
-
-def address() -> str:
-    """This host's own address: the one that was called by ssh, else that of its name."""
-    return called()[1] or socket.gethostbyname(socket.gethostname())
-
-
 class OnHost(Surroundings):
     """What the ranks of this host have that others have not."""
 
     def __init__(self, request: dict[str, Any], meet: dict[str, Any], out: int) -> None:
-        self.ranks, self.meet, self.out, self.own = request["ranks"], meet, out, address()
+        self.ranks, self.meet, self.out, self.own = request["ranks"], meet, out, reached.at()
+        self.interface = reached.interface(self.own)
 
     def variables(self, rank: int) -> dict[str, str]:
         return {
@@ -172,6 +161,7 @@ class OnHost(Surroundings):
             "LOCAL_WORLD_SIZE": str(len(self.ranks)),
             "MASTER_ADDR": self.meet["address"],
             "TAKEBACK_HOST": self.own,
+            **self.interface,
             **self.meet["store"],
         }
 
