@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from takeback.trainers import reduction, strategies
-from takeback.trainers.strategies import local
+from takeback.trainers.strategies import like, local
 
 
 class Strategy(strategies.Strategy):
@@ -40,14 +40,3 @@ class Strategy(strategies.Strategy):
         for parameter, part in zip(parameters, mean[:-1].split(sizes), strict=True):
             parameter.grad = like(parameter, part.view_as(local(parameter)))
         return mean[-1]
-
-
-def like(parameter: Tensor, part: Tensor) -> Tensor:
-    """What this rank holds of a gradient, as a tensor of the parameter's kind."""
-    if not hasattr(parameter, "to_local"):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    return DTensor.from_local(
-        part, parameter.device_mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
-    )

@@ -67,10 +67,12 @@ class Strategy(strategies.Strategy):
         if self.name == "fsdp+tp":
             strategies.tensor_parallel(model, self.mesh["tensor"])
         over = self.mesh["shard"] if self.name == "fsdp+tp" else self.mesh
-        for module in [*model.blocks, model]:
-            fully_shard(module, mesh=over, reshard_after_forward=True, mp_policy=POLICIES[self.cfg.precision])
-        modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         trains = any(parameter.requires_grad for parameter in model.parameters())
+        # By default the root keeps what it has gathered for a backward pass, which the averaged weights never have.
+        keeps = None if trains else True
+        for module in [*model.blocks, model]:
+            fully_shard(module, mesh=over, reshard_after_forward=keeps, mp_policy=POLICIES[self.cfg.precision])
+        modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
         if trains and not self.native:
             slices = self.mesh["shard"].size()
             self.leaves = [Leaves(module, slices) for module in modules]
