@@ -78,12 +78,12 @@ class Strategy(strategies.Strategy):
             self.leaves = [Leaves(module, slices) for module in modules]
 
     def forward(self, model: nn.Module, inputs: Tensor) -> Tensor:
+        # Before the pass: in it the root's parameters are those gathered, and a gradient of theirs is no shard's.
+        if not self.native or not self.losses:
+            model.zero_grad(set_to_none=True)
         return model(inputs).float()
 
     def add(self, model: nn.Module, loss: Tensor) -> None:
-        if not self.native or not self.losses:
-            for parameter in model.parameters():
-                parameter.grad = None
         loss.backward()
         self.losses.append(loss.detach().reshape(1))
 
