@@ -52,7 +52,7 @@ class Expectation:
     max_ulp: int | None = None
     max_first_ulp: int | None = None
     min_ulp: int | None = None
-    or_verdict: str | None = None
+    or_verdict: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

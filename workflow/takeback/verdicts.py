@@ -131,7 +131,7 @@ def is_surprise(
     """
     if verdict == "not-run":
         return False
-    if verdict not in (expect.verdict, expect.or_verdict) or (expect.says or "") not in diagnosis:
+    if verdict not in (expect.verdict, *expect.or_verdict) or (expect.says or "") not in diagnosis:
         return True
     if (expect.sees or "") not in (survivors_saw or ""):
         return True

@@ -81,7 +81,8 @@ def judge(case: Case) -> Judgement:
         found.append(gate(case))
         last = found[-1]
         if last.verdict:
-            return Judgement(last.verdict, last.sentence, tuple(found), last.first_step, last.first_state)
+            diagnosis = "; ".join([last.sentence, *(finding.remark for finding in found if finding.remark)])
+            return Judgement(last.verdict, diagnosis, tuple(found), last.first_step, last.first_state)
     if case.never_began:
         return Judgement("equal", "struck again before it had loaded anything", tuple(found))
     compared = [comparison(case) for comparison in COMPARISONS]

@@ -136,6 +136,15 @@ def test_a_restart_that_came_to_nothing_is_burned_and_no_life():
     assert "1 restart was burned: connectFullMesh failed" in row["diagnosis"]
 
 
+def test_restarts_are_told_as_burned_also_where_none_came_through():
+    scene = burnt(Elastic(max_restarts=2), restarts=1)
+    scene.change(lambda e: e.kind == "launched" and e.attempt == 2, detail={"restarts": 2})
+    scene.change(lambda e: e.kind == "exited" and e.attempt == 2, detail={"status": 1})
+    row = scene.judge()
+    assert row["verdict"] == "crashed"
+    assert "1 restart was burned: connectFullMesh failed" in row["diagnosis"]
+
+
 def test_a_group_that_made_room_for_a_larger_one_is_not_burned():
     scene = burnt(Elastic(), restarts=0)
     row = scene.judge()

@@ -384,6 +384,12 @@ def test_a_leg_that_was_struck_before_it_had_told_anything_has_no_backend_to_com
     assert scene.judge()["verdict"] == "equal"
 
 
+@pytest.mark.parametrize(("others", "surprise"), [(("hung", "equal"), False), (("hung",), True), ((), True)])
+def test_only_a_verdict_that_was_named_may_come_out_as_well(others, surprise):
+    row = Scene(expect=Expectation("crashed", "chance decides", or_verdict=others)).judge()
+    assert (row["verdict"], row["surprise"]) == ("equal", surprise)
+
+
 @pytest.mark.parametrize(("restored", "surprise"), [(16, False), (12, True), (None, False)])
 def test_a_resume_from_another_step_than_predicted_is_a_surprise(restored, surprise):
     row = Scene(expect=Expectation("equal", "saved at 16", restored=restored)).judge()
