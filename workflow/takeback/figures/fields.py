@@ -62,7 +62,16 @@ def names(rows: list[dict[str, Any]], always: Iterable[str] = ()) -> list[str]:
     values = {axis: Counter(row[axis] for row in rows) for axis in (rows[0] if rows else ())}
     said = {*always, *(axis for axis in _SAID if len(values.get(axis, ())) > 1)}
     usual = {axis: counts.most_common(1)[0][0] for axis, counts in values.items() if axis not in said}
-    return [" · ".join(word(a, v) for a, v in row.items() if a not in usual or v != usual[a]) for row in rows]
+    return [
+        " · ".join(word(a, _told(a, v, usual.get(a))) for a, v in row.items() if a not in usual or v != usual[a])
+        for row in rows
+    ]
+
+
+def _told(axis: str, value: Any, usual: Any) -> Any:
+    """Of the name of a launcher the parameters that the most common one has not, if there are any: it may be long."""
+    more = [part for part in str(value).split("-") if part not in str(usual).split("-")]
+    return "-".join(more) if axis == "launcher" and usual is not None and more else value
 
 
 def word(axis: str, value: Any) -> str:

@@ -21,7 +21,7 @@ from matplotlib.lines import Line2D
 from takeback.figures import fields, panels, style
 from takeback.figures.distance import Distance, distance
 
-TITLE = 36  # letters in a line of a title
+TITLE, LINES = 34, 2  # letters in a line of a title, and lines that say what is unusual: more would reach the row above
 MOST = 8  # kills of one figure; the title says how many there are
 _SHARED, _WHERE = {"backend", "world", "resume_world"}, {"kill_step", "point"}
 
@@ -166,7 +166,7 @@ def _titles(kills: list[dict[str, Any]]) -> list[str]:
     for kill, more in zip(kills, unusual, strict=True):
         point = kill.get("point")
         when = where.get(point, f"at {point} of step {{}}").format(kill.get("kill_step", "?"))
-        found.append("\n".join([f"killed {when}", *textwrap.wrap(more, TITLE, break_on_hyphens=True)]))
+        found.append("\n".join([f"killed {when}", *textwrap.wrap(more, TITLE, max_lines=LINES, placeholder=" …")]))
     return found
 
 

@@ -221,3 +221,18 @@ def test_the_hardware_of_each_kill_is_said_where_it_varies():
     moves = [{"fault": "sigkill", "resume_hardware": name} for name in ("default", "default", "t2")]
     assert fields.names(moves) == ["resume hardware default", "resume hardware default", "resume hardware t2"]
     assert fields.names(moves[:2]) == ["", ""]
+
+
+def test_of_a_launcher_with_many_parameters_only_what_is_unusual_is_said():
+    usual = "torchrun-max_restarts=3-nnodes=1_4"
+    rows = [{"launcher": name} for name in (usual, usual, f"{usual}-monitor_interval=5.0", "torchrun-max_restarts=3")]
+    assert fields.names(rows) == ["", "", "launcher monitor_interval=5.0", "launcher torchrun-max_restarts=3"]
+
+
+def test_a_title_does_not_reach_the_row_above(tmp_path):
+    longest = "torchrun-" + "-".join(f"parameter_{number}=a_value_of_{number}" for number in range(12))
+    asked = synthetic.experiment(worlds=(2,), controls=False, launcher=("local", "local-x", longest, longest + "-y"))
+    frame = synthetic.verdicts(asked)
+    drawn = texts(overlay(asked, "gloo", 2, synthetic_legs.evidence_of(asked, frame), tmp_path / "o.svg"))
+    assert any(line.endswith("…") for line in drawn)
+    assert not any("parameter_9" in line for line in drawn)
