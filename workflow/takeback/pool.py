@@ -83,8 +83,8 @@ def serve(descriptor: int, parent: int) -> None:
     """Serve the listening socket ``descriptor`` until the process ``parent`` has ended."""
     bound = process.descriptor_of_parent(parent)
     process.adopt_orphans()
+    version = pool_client.version()  # before the imports: what is edited meanwhile is another version
     warm()
-    version = pool_client.version()
     listening = socket.socket(fileno=descriptor)
     poll = select.poll()
     poll.register(listening, select.POLLIN)

@@ -62,16 +62,18 @@ def names(rows: list[dict[str, Any]], always: Iterable[str] = ()) -> list[str]:
     values = {axis: Counter(row[axis] for row in rows) for axis in (rows[0] if rows else ())}
     said = {*always, *(axis for axis in _SAID if len(values.get(axis, ())) > 1)}
     usual = {axis: counts.most_common(1)[0][0] for axis, counts in values.items() if axis not in said}
+    short = _shortened(values["launcher"], usual["launcher"]) if "launcher" in usual else {}
     return [
-        " · ".join(word(a, _told(a, v, usual.get(a))) for a, v in row.items() if a not in usual or v != usual[a])
-        for row in rows
+        " · ".join(word(a, short.get(v, v)) for a, v in row.items() if a not in usual or v != usual[a]) for row in rows
     ]
 
 
-def _told(axis: str, value: Any, usual: Any) -> Any:
-    """Of the name of a launcher the parameters that the most common one has not, if there are any: it may be long."""
-    more = [part for part in str(value).split("-") if part not in str(usual).split("-")]
-    return "-".join(more) if axis == "launcher" and usual is not None and more else value
+def _shortened(launchers: Iterable[Any], usual: Any) -> dict[Any, str]:
+    """Of the names of launchers, which may be long, what the usual one has not; nothing if two would then be one."""
+    short = {
+        name: "-".join(part for part in str(name).split("-") if part not in str(usual).split("-")) for name in launchers
+    }
+    return {name: more for name, more in short.items() if more and Counter(short.values())[more] == 1}
 
 
 def word(axis: str, value: Any) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from takeback import clock, network, objectstore
 from takeback.errors import EvidenceError
-from takeback.launchers import local, on_host, wire
+from takeback.launchers import local, on_host, reached, wire
 from takeback.launchers.host import Host
 from takeback.launchers.place import Place
 from takeback.launchers.recorder import Recorder
@@ -81,10 +81,19 @@ class Group:
             self.look_at(host)
             self.set_clock(host)
         self.await_all("ready", max(self.spec["deadline"], START))
+        self.look_at_address()
         meet = {**self.hosts[0].told["ready"], "link": network.address(), "store": self.serve_store()}
         for host in self.hosts:
             host.alive = set(host.ranks)
             host.tell(start=meet)
+
+    def look_at_address(self) -> None:
+        """The others can reach the first host at its address."""
+        address = self.hosts[0].told["ready"]["address"]
+        if address.startswith(reached.LOOPBACK) and len({host.told["hello"]["clock"] for host in self.hosts}) > 1:
+            raise NotRun(
+                f"host {self.hosts[0].name} knows no address of its own but {address}, which is none to others"
+            )
 
     def serve_store(self) -> dict[str, str]:
         """Variables of the trainer's object store, if it wants one, at the address from which its hosts were called."""

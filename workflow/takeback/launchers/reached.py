@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import socket
+from functools import cache
 
 import psutil
 
 LOOPBACK = "127."
+INTERFACE = "GLOO_SOCKET_IFNAME"
 ELSEWHERE = ("198.51.100.1", 9)  # an address of nobody (RFC 5737): to connect a datagram socket sends nothing
 
 
@@ -17,26 +19,23 @@ def caller() -> str:
 
 
 def at() -> str:
-    """This host's own address: the one that was called by ssh, else that of its name, else that of its way out.
+    """This host's own IPv4 address: the one that was called by ssh, else that of its name, else of the interface that
+    the user named for gloo, else the one from which it reaches others, else any.
 
     Debian gives a machine's own name 127.0.1.1, at which no other finds it (Debian Reference, 5.1.1).
     """
-    if called := _told_by_ssh()[1]:
-        return called
-    named = _of_name()
-    return (_way_out() if named.startswith(LOOPBACK) else named) or named
+    return _told_by_ssh()[1] or _of_name() or _of_interface() or _of_way_out() or _any() or f"{LOOPBACK}0.0.1"
 
 
 def interface(address: str) -> dict[str, str]:
-    """Variables that bring gloo and NCCL to the interface of ``address``, if the host's name does not, nor the user.
+    """The variable that brings gloo to the interface of ``address``, unless the host's name or the user does.
 
-    gloo takes the address of the host's name (torch, ProcessGroupGloo::createDefaultDevice).
+    gloo takes the address of the host's name (torch, ProcessGroupGloo::createDefaultDevice); NCCL does not.
     """
-    if address.startswith(LOOPBACK) or not _of_name().startswith(LOOPBACK):
+    if INTERFACE in os.environ or _of_name():
         return {}
-    mine = [name for name, all_of_it in psutil.net_if_addrs().items() if address in {one.address for one in all_of_it}]
-    wanted = dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"), mine[0]) if mine else {}
-    return {name: value for name, value in wanted.items() if name not in os.environ}
+    mine = next((name for name, own in _addresses().items() if address in own), None)
+    return {INTERFACE: mine} if mine else {}
 
 
 def _told_by_ssh() -> tuple[str, str]:
@@ -45,15 +44,21 @@ def _told_by_ssh() -> tuple[str, str]:
     return (told[0], told[2]) if len(told) == 4 else ("", "")
 
 
+@cache
 def _of_name() -> str:
-    """The address of this host's name; the loopback one for a name that nobody knows."""
+    """The address of this host's name, if an interface has it that others can reach; empty otherwise."""
     try:
-        return socket.gethostbyname(socket.gethostname())
+        named = socket.gethostbyname(socket.gethostname())
     except OSError:
-        return f"{LOOPBACK}0.0.1"
+        return ""
+    return named if any(named in own for own in _addresses().values()) else ""
 
 
-def _way_out() -> str:
+def _of_interface() -> str:
+    return next(iter(_addresses().get(os.environ.get(INTERFACE, ""), [])), "")
+
+
+def _of_way_out() -> str:
     """The address from which a packet to elsewhere would go; empty without a route."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:
         try:
@@ -61,3 +66,15 @@ def _way_out() -> str:
         except OSError:
             return ""
         return datagrams.getsockname()[0]
+
+
+def _any() -> str:
+    return next((address for own in _addresses().values() for address in own), "")
+
+
+def _addresses() -> dict[str, list[str]]:
+    """IPv4 addresses of the interfaces that are up, without those that mean this host on every host."""
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    found = {name: [one.address for one in all_of_it if one.family == socket.AF_INET] for name, all_of_it in
+             psutil.net_if_addrs().items() if name in up}  # fmt: skip
+    return {name: kept for name, own in found.items() if (kept := [a for a in own if not a.startswith(LOOPBACK)])}

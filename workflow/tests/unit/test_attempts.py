@@ -140,9 +140,13 @@ def test_restarts_are_told_as_burned_also_where_none_came_through():
     scene = burnt(Elastic(max_restarts=2), restarts=1)
     scene.change(lambda e: e.kind == "launched" and e.attempt == 2, detail={"restarts": 2})
     scene.change(lambda e: e.kind == "exited" and e.attempt == 2, detail={"status": 1})
+    scene.drop(lambda e: e.kind in ("restored", "finished") and e.attempt == 2)
+    for table in ("losses", "digests", "ledger"):
+        frame = getattr(scene.leg, table)
+        scene.leg = dataclasses.replace(scene.leg, **{table: frame[frame.attempt != 2]})
     row = scene.judge()
-    assert row["verdict"] == "crashed"
-    assert "1 restart was burned: connectFullMesh failed" in row["diagnosis"]
+    assert (row["verdict"], row["restarts"], row["burned"]) == ("crashed", 2, 2)
+    assert "2 restarts were burned: connectFullMesh failed" in row["diagnosis"]
 
 
 def test_a_group_that_made_room_for_a_larger_one_is_not_burned():
