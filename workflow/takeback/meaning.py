@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import os
 import pkgutil
 from collections.abc import Mapping
 from contextlib import suppress
@@ -42,13 +43,12 @@ def trainer_of(given: Mapping[str, Any], root: Path) -> dict[str, Any]:
         return {"command": REFERENCE, "settings": settings, **store}
     if not any("{checkpoints}" in word for word in given["command"]):
         raise ExperimentError(
-            "trainer.command: says nowhere where the checkpoints go; put {checkpoints} where your trainer takes their "
-            "folder: each run must have one of its own"
+            "trainer.command: says nowhere where the checkpoints go; put {checkpoints} where your trainer takes "
+            "their folder: each run must have one of its own"
         )
     sources = sources_of(given, root)
-    missing = [word for word in given["command"] if word.endswith(".py") and word not in sources]
-    if missing:
-        raise ExperimentError(f"trainer.command: no file {missing[0]!r} in {root}; give it relative to the Snakefile")
+    if missing := [word for word in given["command"] if word.endswith(".py") and not (root / word).is_file()]:
+        raise ExperimentError(f"trainer.command: no file {missing[0]!r}; give it whole, or relative to {root}")
     return {"command": list(given["command"]), "settings": settings, "sources": sources, **store}
 
 
@@ -61,7 +61,7 @@ def sources_of(given: Mapping[str, Any], root: Path) -> dict[str, str]:
         if not found:
             raise ExperimentError(f"trainer.sources: no file matches {pattern!r} in {root}")
         files.update(found)
-    return {str(path.relative_to(root)): file_digest(path) for path in sorted(files)}
+    return {os.path.relpath(path, root): file_digest(path) for path in sorted(files)}
 
 
 def file_digest(path: Path) -> str:

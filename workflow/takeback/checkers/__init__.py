@@ -81,14 +81,9 @@ def judge(case: Case) -> Judgement:
         found.append(gate(case))
         last = found[-1]
         if last.verdict:
-            parts = [last.sentence]
-            if last.verdict in ("crashed", "hung"):
-                parts += [
-                    finding.remark for check, finding in zip(GATES, found, strict=False) if check is launcher.check
-                ]
-            return Judgement(
-                last.verdict, "; ".join(filter(None, parts)), tuple(found), last.first_step, last.first_state
-            )
+            burned = [finding.remark for check, finding in zip(GATES, found, strict=False) if check is launcher.check]
+            diagnosis = "; ".join(filter(None, [last.sentence, *burned]))
+            return Judgement(last.verdict, diagnosis, tuple(found), last.first_step, last.first_state)
     if case.never_began:
         return Judgement("equal", "struck again before it had loaded anything", tuple(found))
     compared = [comparison(case) for comparison in COMPARISONS]

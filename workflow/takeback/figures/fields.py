@@ -62,18 +62,16 @@ def names(rows: list[dict[str, Any]], always: Iterable[str] = ()) -> list[str]:
     values = {axis: Counter(row[axis] for row in rows) for axis in (rows[0] if rows else ())}
     said = {*always, *(axis for axis in _SAID if len(values.get(axis, ())) > 1)}
     usual = {axis: counts.most_common(1)[0][0] for axis, counts in values.items() if axis not in said}
-    short = _shortened(values["launcher"], usual["launcher"]) if "launcher" in usual else {}
     return [
-        " · ".join(word(a, short.get(v, v)) for a, v in row.items() if a not in usual or v != usual[a]) for row in rows
+        " · ".join(word(a, _beyond(v, usual.get(a))) for a, v in row.items() if a not in usual or v != usual[a])
+        for row in rows
     ]
 
 
-def _shortened(launchers: Iterable[Any], usual: Any) -> dict[Any, str]:
-    """Of the names of launchers, which may be long, what the usual one has not; nothing if two would then be one."""
-    short = {
-        name: "-".join(part for part in str(name).split("-") if part not in str(usual).split("-")) for name in launchers
-    }
-    return {name: more for name, more in short.items() if more and Counter(short.values())[more] == 1}
+def _beyond(value: Any, usual: Any) -> Any:
+    """Of a name that has all parts of the usual one, as that of a launcher may, the parts beyond; else all of it."""
+    own, common = str(value).split("-"), str(usual).split("-")
+    return "-".join(part for part in own if part not in common) if set(common) < set(own) else value
 
 
 def word(axis: str, value: Any) -> str:

@@ -19,12 +19,14 @@ def caller() -> str:
 
 
 def at() -> str:
-    """This host's own IPv4 address: the one that was called by ssh, else that of its name, else of the interface that
-    the user named for gloo, else the one from which it reaches others, else any.
+    """This host's own IPv4 address: the one that ssh called, else that of its name, if an interface has it; else that
+    of the interface which the user named for gloo, else the one from which it reaches others, else any.
 
     Debian gives a machine's own name 127.0.1.1, at which no other finds it (Debian Reference, 5.1.1).
     """
-    return _told_by_ssh()[1] or _of_name() or _of_interface() or _of_way_out() or _any() or f"{LOOPBACK}0.0.1"
+    called = _told_by_ssh()[1]
+    told = called if _is_mine(called) else _of_name()
+    return told or _of_interface() or _of_way_out() or _any() or f"{LOOPBACK}0.0.1"
 
 
 def interface(address: str) -> dict[str, str]:
@@ -51,7 +53,12 @@ def _of_name() -> str:
         named = socket.gethostbyname(socket.gethostname())
     except OSError:
         return ""
-    return named if any(named in own for own in _addresses().values()) else ""
+    return named if _is_mine(named) else ""
+
+
+def _is_mine(address: str) -> bool:
+    """Whether an interface has it: the login's is inherited by what runs elsewhere, a name may be behind a gateway."""
+    return any(address in own for own in _addresses().values())
 
 
 def _of_interface() -> str:

@@ -237,6 +237,20 @@ def test_an_edited_helper_of_somebody_elses_trainer_makes_another_leg(tmp_path):
     assert len(seen) == 4
 
 
+@pytest.mark.parametrize("where", ["train.py", "./train.py", "../elsewhere/train.py", "{folder}/elsewhere/train.py"])
+def test_a_script_may_be_named_by_any_path_that_leads_to_it(tmp_path, where):
+    for folder in ("here", "elsewhere"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.py").write_text("1")
+    command = ["python", where.format(folder=tmp_path), "{checkpoints}"]
+    path = write(tmp_path, changed(("trainer",), {"command": command}))
+    before = experiment.load(path, tmp_path / "here").cells[0].reference
+    assert before.trainer["command"] == command
+    for folder in ("here", "elsewhere"):
+        (tmp_path / folder / "train.py").write_text("2")
+    assert experiment.load(path, tmp_path / "here").cells[0].reference.id != before.id
+
+
 def test_a_missing_file_is_refused_in_one_line(tmp_path):
     with pytest.raises(ExperimentError, match="cannot be read"):
         experiment.load(tmp_path / "none.yaml")

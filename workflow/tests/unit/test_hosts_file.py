@@ -1,5 +1,6 @@
 """Where the ranks of several hosts run: the file that says so, and the words that run a command there."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -143,3 +144,14 @@ def test_a_host_that_has_greeted_and_fails_then_is_an_error_and_no_reason_not_to
     group = SimpleNamespace(hosts=[broken], hear_until=lambda done, seconds: None)
     with pytest.raises(EvidenceError, match=r"^host a: MemoryError; see host-0\.txt"):
         Group.await_all(group, "ready", 60)
+
+
+@pytest.mark.parametrize(("address", "clocks", "reached"), [
+    ("127.0.1.1", ("a", "b"), False), ("127.0.1.1", ("a", "a"), True), ("10.0.0.7", ("a", "b"), True),
+])  # fmt: skip
+def test_hosts_on_several_machines_need_an_address_that_is_none_of_each_ones_own(address, clocks, reached):
+    hosts = [SimpleNamespace(name="h", told={"hello": {"clock": c}, "ready": {"address": address}}) for c in clocks]
+    with (
+        contextlib.nullcontext() if reached else pytest.raises(NotRun, match=r"no address of its own but 127\.0\.1\.1")
+    ):
+        Group.look_at_address(SimpleNamespace(hosts=hosts))
