@@ -63,15 +63,16 @@ def names(rows: list[dict[str, Any]], always: Iterable[str] = ()) -> list[str]:
     said = {*always, *(axis for axis in _SAID if len(values.get(axis, ())) > 1)}
     usual = {axis: counts.most_common(1)[0][0] for axis, counts in values.items() if axis not in said}
     return [
-        " · ".join(word(a, _beyond(v, usual.get(a))) for a, v in row.items() if a not in usual or v != usual[a])
+        " · ".join(word(a, _told(a, v, usual.get(a))) for a, v in row.items() if a not in usual or v != usual[a])
         for row in rows
     ]
 
 
-def _beyond(value: Any, usual: Any) -> Any:
-    """Of a name that has all parts of the usual one, as that of a launcher may, the parts beyond; else all of it."""
+def _told(axis: str, value: Any, usual: Any) -> Any:
+    """Of a launcher's name, which may be long, the parts beyond those of the usual one, if it has all of these."""
     own, common = str(value).split("-"), str(usual).split("-")
-    return "-".join(part for part in own if part not in common) if set(common) < set(own) else value
+    beyond = axis == "launcher" and set(common) < set(own)
+    return "-".join(part for part in own if part not in common) if beyond else value
 
 
 def word(axis: str, value: Any) -> str:

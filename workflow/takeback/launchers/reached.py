@@ -25,7 +25,7 @@ def at() -> str:
     Debian gives a machine's own name 127.0.1.1, at which no other finds it (Debian Reference, 5.1.1).
     """
     called = _told_by_ssh()[1]
-    told = called if _is_mine(called) else _of_name()
+    told = called if _holder(called) else _of_name()
     return told or _of_interface() or _of_way_out() or _any() or f"{LOOPBACK}0.0.1"
 
 
@@ -36,8 +36,8 @@ def interface(address: str) -> dict[str, str]:
     """
     if INTERFACE in os.environ or _of_name():
         return {}
-    mine = next((name for name, own in _addresses().items() if address in own), None)
-    return {INTERFACE: mine} if mine else {}
+    holder = _holder(address)
+    return {INTERFACE: holder} if holder else {}
 
 
 def _told_by_ssh() -> tuple[str, str]:
@@ -53,12 +53,14 @@ def _of_name() -> str:
         named = socket.gethostbyname(socket.gethostname())
     except OSError:
         return ""
-    return named if _is_mine(named) else ""
+    return named if _holder(named) else ""
 
 
-def _is_mine(address: str) -> bool:
-    """Whether an interface has it: the login's is inherited by what runs elsewhere, a name may be behind a gateway."""
-    return any(address in own for own in _addresses().values())
+def _holder(address: str) -> str:
+    """The interface that has it; empty where none has: that of a login is inherited by what runs elsewhere, and that of
+    a name may be a gateway's.
+    """
+    return next((name for name, own in _addresses().items() if address in own), "")
 
 
 def _of_interface() -> str:

@@ -227,6 +227,7 @@ def test_of_a_launcher_with_many_parameters_only_what_is_unusual_is_said():
     usual = "torchrun-max_restarts=3-nnodes=1_4"
     rows = [{"launcher": name} for name in (usual, usual, f"{usual}-monitor_interval=5.0", "torchrun-max_restarts=3")]
     assert fields.names(rows) == ["", "", "launcher monitor_interval=5.0", "launcher torchrun-max_restarts=3"]
+    assert fields.names([{"fault": name} for name in ("sigkill", "sigkill", "sigkill-all")])[-1] == "sigkill-all"
 
 
 def test_a_title_does_not_reach_the_row_above(tmp_path):

@@ -28,7 +28,10 @@ def asked(tmp_path, name_is, links=(), **variables):
     """Address and interface, on a host whose own name is at ``name_is``."""
     hosts = tmp_path / "hosts"
     hosts.write_text(f"127.0.0.1 localhost\n{name_is} {NAME}\n" if name_is else "127.0.0.1 localhost\n")
-    enters = f'hostname {NAME} && mount --bind {hosts} /etc/hosts && ip -batch - && exec {sys.executable} -c "{ASKS}"'
+    names = tmp_path / "nsswitch.conf"
+    names.write_text("hosts: files\n")  # nor is another asked for its name
+    binds = f"mount --bind {hosts} /etc/hosts && mount --bind {names} /etc/nsswitch.conf"
+    enters = f'hostname {NAME} && {binds} && ip -batch - && exec {sys.executable} -c "{ASKS}"'
     given = {name: value for name, value in os.environ.items() if not name.startswith(("SSH_", "GLOO_", "NCCL_"))}
     words = [shutil.which("unshare"), "--net", "--mount", "--uts", "bash", "-c", enters]
     links = "\n".join(["link set lo up", *links])
