@@ -101,6 +101,9 @@ def resume_is_due(case: Case) -> Finding:
             f"the fault had destroyed the checkpoint of {lost}, and the trainer told so: step {step} was the newest"
         )
         return Finding(compared=compared, remark=remark, columns=columns)
+    if step > committed:
+        remark = f"step {step} was restored, which the killed leg had saved and could not tell: it ended in between"
+        return Finding(compared=compared, remark=remark, columns=columns)
     if committed or step:
         return Finding(compared=compared, columns=columns)
     remark = "no checkpoint was committed before the fault, so the start from scratch was right"
@@ -142,7 +145,7 @@ def left_behind(case: Case) -> Left:
     A trainer that tells ``committed``, when the new checkpoint is the one which a restart finds,
     leaves no doubt. One that tells only ``saved`` leaves two: what survivors completed after the
     fault, and a save that had begun when the victim was held, as its rename may have been done and
-    its record not yet. A fault at any instruction leaves that doubt in any case. Without any, a leg
+    its record not yet. An end at any instruction leaves that doubt in any case. Without any, a leg
     leaves behind what it had restored itself.
     """
     leg = case.killed
@@ -152,10 +155,7 @@ def left_behind(case: Case) -> Left:
     unsure = {event.step for event in saved if event.monotonic > struck}
     if not (found or case.reference.events("committed")):
         unsure |= {event.step for event in leg.events("held") if (event.point or "").startswith("save.")}
-    if not leg.events("held") and len(leg.losses.steps):
-        # Struck anywhere: perhaps between the rename and its record, in the save that was due after the last step.
-        due = case.reference.events("committed") + case.reference.events("saved")
-        unsure |= {event.step for event in due} & {int(leg.losses.steps[-1])}
+    unsure |= _perhaps_saved(case, leg)
     receipts = (*leg.events("fault_fired"), *leg.events("fault_went_on"))
     destroyed = {step for event in receipts for step in event.detail.get("seen", {}).get("destroyed", [])}
     before = left_behind(case.earlier) if case.earlier is not None else Left(frozenset({0}), frozenset(), frozenset())
@@ -164,6 +164,21 @@ def left_behind(case: Case) -> Left:
         before.unsure | unsure - {None},
         (before.destroyed - sure) | destroyed,
     )
+
+
+def _perhaps_saved(case: Case, leg: LegView) -> set[int]:
+    """The last step of a leg that ended at any instruction: perhaps between the rename of a save and its record.
+
+    One that was not held was struck anywhere; it saves where the reference does. One that had notice, and the fault
+    went on when its time was over, may have saved after any step.
+    """
+    if not len(leg.losses.steps):
+        return set()
+    last = {int(leg.losses.steps[-1])}
+    if leg.events("fault_went_on"):
+        return last
+    due = {event.step for event in case.reference.events("committed") + case.reference.events("saved")}
+    return set() if leg.events("held") else last & due
 
 
 def handover_fits(case: Case) -> Finding:
