@@ -12,6 +12,7 @@ import psutil
 from takeback import cgroup
 
 NAME = "takeback"
+_OWNER = re.compile(rf"/{NAME}-(?:slurm|ssh)-(\d+)-")  # in the name of a folder: whose it is
 
 
 def leftovers() -> list[str]:
@@ -30,7 +31,6 @@ def processes() -> Iterator[str]:
             words, where = process.cmdline(), process.cwd()
             ours = (NAME in words and {"leg", "pool"} & set(words)) or "TAKEBACK_RECORDS" in process.environ()
             ours = ours or {f"{NAME}.objectstore", f"{NAME}.launchers.on_host"} & set(words)
-            ours = ours or any(f"{NAME}-ssh-" in word for word in words)
             ours = ours or any(is_orphaned(text) for text in (*words, where))
             if ours and process.pid not in mine and not any(is_workflow(parent) for parent in process.parents()):
                 yield f"process {process.pid} in {where}: {' '.join(words)[:120]}"
@@ -39,8 +39,8 @@ def processes() -> Iterator[str]:
 
 
 def is_orphaned(text: str) -> bool:
-    """Whether a text names the folder of a Slurm whose process, by the pid in its name, has ended."""
-    owner = re.search(rf"/{NAME}-slurm-(\d+)-", text)
+    """Whether a text names the folder of a Slurm or of hosts whose process, by the pid in its name, has ended."""
+    owner = _OWNER.search(text)
     return owner is not None and not psutil.pid_exists(int(owner[1]))
 
 
@@ -80,8 +80,8 @@ def sockets() -> Iterator[str]:
 
 def files() -> Iterator[str]:
     for folder in (Path("/tmp"), Path("/dev/shm")):
-        found = (path for path in folder.glob(f"{NAME}-*") if "-slurm-" not in path.name or is_orphaned(str(path)))
-        yield from (f"file {path}" for path in found)
+        found = map(str, folder.glob(f"{NAME}-*"))
+        yield from (f"file {path}" for path in found if not _OWNER.search(path) or is_orphaned(path))
     for path in Path("/dev/shm").glob("torch_*"):
         if (owner := re.match(r"torch_(\d+)_", path.name)) and not psutil.pid_exists(int(owner[1])):
             yield f"shared memory {path} of process {owner[1]}, which has ended"

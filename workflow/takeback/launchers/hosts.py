@@ -46,7 +46,8 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
     cuts = any(fault["kind"] in on_host.NETWORK for fault in spec["faults"])  # links that must be ours
     there = place.named() or (None if cuts else place.allocated(launchers.machines(spec)))
     with ExitStack() as stack:
-        temporary = partial(tempfile.TemporaryDirectory, prefix="takeback-ssh-", ignore_cleanup_errors=True)
+        owned = f"takeback-ssh-{os.getpid()}-"  # by it leftovers are known
+        temporary = partial(tempfile.TemporaryDirectory, prefix=owned, ignore_cleanup_errors=True)
         keys = None if there else Path(stack.enter_context(temporary()))
         process.guarded(partial(run, spec, folder, root, recorder, there, keys), bound)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from takeback.launchers import process, sshd
 process.adopt_orphans()
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for those that it adopts
-with tempfile.TemporaryDirectory(prefix="takeback-ssh-") as keys:
+with tempfile.TemporaryDirectory(prefix=f"takeback-ssh-{os.getpid()}-") as keys:
     with sshd.hosts(int(sys.argv[1]), Path(keys), [Path(name) for name in sys.argv[2:]]) as (place, _):
         told = {"pid": os.getpid(), "place": dataclasses.asdict(place), "keys": keys}
         print(json.dumps(told), flush=True)
