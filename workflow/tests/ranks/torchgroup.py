@@ -16,9 +16,12 @@ import signal
 import subprocess
 import sys
 import traceback
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from takeback import probe
 
 TRAINER = "takeback.trainers.reference"
 _DEADLINE = 60  # seconds for any one wait
@@ -133,8 +136,10 @@ class Nursery:
 
 
 def _serve() -> None:
+    from takeback.launchers.local import preload
     from torch.distributed import TCPStore
 
+    preload()  # what all ranks need: else each of them would import it
     stores, living = [], set()
 
     def give_up(*_: Any) -> None:
@@ -174,7 +179,7 @@ def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the nursery
         os.close(gate[1])
-        os.read(gate[0], 1)  # not launchers.local.wait_at: its import would connect the probe, which each rank does
+        os.read(gate[0], 1)
         os.close(gate[0])
         output = os.open(rank["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         for stream, into in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
@@ -184,6 +189,9 @@ def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
         os.environ.update(rank["environment"])
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
         sys.argv = [rank["target"], *rank["arguments"]]
+        for inherited in list(weakref.finalize._registry):
+            inherited.atexit = False  # those of torch's own modules take a tenth of a second, for nothing
+        probe.connect()
         run = runpy.run_path if rank["target"].endswith(".py") else runpy.run_module
         run(rank["target"], run_name="__main__")
         status = 0
