@@ -343,6 +343,15 @@ def test_a_checkpoint_that_survivors_completed_after_the_fault_may_be_restored()
     assert scene.judge()["verdict"] == "equal"
 
 
+@pytest.mark.parametrize("restored", [16, 20])
+def test_what_a_survivor_tells_between_a_strike_and_its_receipt_came_after_the_strike(restored):
+    scene = Scene(kill_step=20, restored=restored)
+    armed = scene.evidence["killed"].events.query("kind == 'fault_armed'").monotonic.item()
+    scene.change("killed", "events", kind("fault_fired"), monotonic=armed + 0.09)
+    scene.add_event("killed", "saved", rank=0, mono=armed + 0.05, step=20)
+    assert scene.judge()["verdict"] == "equal"
+
+
 def test_a_fault_whose_point_was_never_reached_is_invalid():
     scene = Scene().drop("killed", "events", kind("held")).drop("killed", "events", kind("fault_fired"))
     row = exits(scene, "killed", status=0).judge()
