@@ -65,9 +65,9 @@ class Process:
         if code is not None:
             self.status, self.signal = (code, None) if code >= 0 else (None, -code)
 
-    def end(self) -> None:
-        """It has ended, as its pidfd says: find out how, if its parent has not taken the answer away."""
-        self.ended = time.monotonic()
+    def end(self, when: float) -> None:
+        """It had ended by then, as its pidfd says: find out how, if its parent has not taken the answer away."""
+        self.ended = when
         code = exit_code(self.victim)
         if code is not None:
             self.told(code)
