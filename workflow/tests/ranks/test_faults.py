@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from launch import events, run
+from launch import events, losses, run
 from takeback import evidence, faults, pool_client
 from takeback.checkers import fault as checker
 from takeback.checkers.case import LegView
@@ -96,6 +96,15 @@ def test_faults_by_the_clock_and_at_random_strike_without_a_point(script, tmp_pa
         assert events(leg, tmp_path, "exited").signal.item() == 9
         assert not len(events(leg, tmp_path, "held"))
         assert flaw_of(tmp_path, leg.id) == ""
+
+
+def test_a_random_fault_strikes_before_a_run_ends_that_has_become_faster(script, tmp_path):
+    quick = tmp_path / "quick.py"
+    quick.write_text(script.read_text().replace("step == 4", "step == 7"))
+    leg = planned("sigkill", None, script=quick, sleeps=20, point="random", pause=1e4)
+    assert run(leg, tmp_path).returncode == 0
+    assert flaw_of(tmp_path, leg.id) == ""
+    assert losses(leg, tmp_path).step.max() == 7
 
 
 def test_a_rank_that_comes_by_after_its_fault_has_struck_goes_on(script, tmp_path):
