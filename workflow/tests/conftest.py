@@ -15,27 +15,12 @@ def pool():
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_is_left(tmp_path_factory):
-    """Whatever the tests did, no process or mount of theirs outlives them."""
-    yield
-    assert left(str(tmp_path_factory.getbasetemp())) == []
-
-
-def pytest_sessionfinish(session):
-    """Nor does a control group, socket, shared memory or temporary file, when the last of several workers is done."""
-    if not hasattr(session.config, "workerinput") and (lines := left("has ended")):
-        pytest.exit(f"the tests have left: {'; '.join(lines)}", returncode=1)
-
-
-def left(word):
+    """Whatever the tests did, no process, mount or shared memory of theirs outlives them."""
     from takeback.leftovers import leftovers
 
-    return [line for line in leftovers() if word in line]
-
-
-def pytest_collection_modifyitems(config, items):
-    """Among several workers, the longest file first: none then waits for the other's last."""
-    if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: "test_lessons" not in item.nodeid)
+    yield
+    ours = str(tmp_path_factory.getbasetemp())
+    assert [line for line in leftovers() if ours in line or "has ended" in line] == []
 
 
 @pytest.hookimpl(wrapper=True)

@@ -115,6 +115,10 @@ def _is_late(receipt: Event | None, first_step: Event) -> bool:
     return receipt is not None and receipt.attempt == first_step.attempt and receipt.monotonic > first_step.monotonic
 
 
+#: How a process ends that heeds a notice (128 + SIGTERM): a fault that gives one allows for it.
+ON_NOTICE = {"status": 143}
+
+
 class Left(NamedTuple):
     """Checkpoints that a struck leg left behind, by their steps.
 
@@ -169,13 +173,13 @@ def left_behind(case: Case) -> Left:
 def _perhaps_saved(case: Case, leg: LegView) -> set[int]:
     """The last step of a leg that ended at any instruction: perhaps between the rename of a save and its record.
 
-    One that was not held was struck anywhere; it saves where the reference does. One that had notice, and the fault
-    went on when its time was over, may have saved after any step.
+    One that was not held was struck anywhere; it saves where the reference does. One that had notice, and was struck
+    again when its time was over, may have saved after any step.
     """
     if not len(leg.losses.steps):
         return set()
     last = {int(leg.losses.steps[-1])}
-    if leg.events("fault_went_on"):
+    if any(ON_NOTICE in event.detail["ends_by"] for event in leg.events("fault_went_on")):
         return last
     due = {event.step for event in case.reference.events("committed") + case.reference.events("saved")}
     return set() if leg.events("held") else last & due

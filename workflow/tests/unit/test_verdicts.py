@@ -232,15 +232,17 @@ def test_a_kill_at_any_instruction_may_fall_between_a_rename_and_its_record(last
     assert scene.judge()["verdict"] == verdict
 
 
-@pytest.mark.parametrize(("went_on", "verdict"), [(True, "equal"), (False, "invalid")])
-def test_a_save_on_notice_may_be_cut_off_between_its_rename_and_its_record(went_on, verdict):
+@pytest.mark.parametrize(
+    ("ends_by", "verdict"), [([{"signal": 9}, {"status": 143}], "equal"), ([{"signal": 9}], "invalid"), (None, "invalid")]
+)
+def test_a_save_on_notice_may_be_cut_off_between_its_rename_and_its_record(ends_by, verdict):
     """The reference saves nothing after step 18: on notice the victim did, and was killed at the end of its grace."""
     scene = Scene(kill_step=18, restored=18, commits=True)
-    if went_on:
-        scene.add_event("killed", "fault_went_on", rank=-1, mono=500.0, fault="0", seen={})
+    if ends_by:
+        scene.add_event("killed", "fault_went_on", mono=500.0, fault="0", seen={}, ends_by=ends_by)
     row = scene.judge()
     assert row["verdict"] == verdict
-    assert ("had saved and could not tell" in row["diagnosis"]) is went_on
+    assert ("had saved and could not tell" in row["diagnosis"]) is (verdict == "equal")
 
 
 def test_of_several_lives_each_is_judged():

@@ -20,17 +20,16 @@ def test_what_does_not_fit_is_left_out_what_takes_too_long_is_cut_and_the_next_c
         "expect": {"verdict": "equal", "because": "it starts again from scratch"},
         "claims": [{"claim": "It survives.", "where": {}}],
     })  # fmt: skip
-    marks, seconds = [], iter((40, 50, 60, 75, 90, 120, 160))
-    while not marks:  # a machine that is busy otherwise gives the first of these back at once, or runs one cell
+    marks, ran, seconds = [], [], iter((40, 50, 60, 75, 90, 120, 160))
+    while not (marks and len(ran)):  # a busy machine gives the first of these back at once, or runs half a cell
         budget, begun = next(seconds), time.monotonic()
         call = flow.run("small", budget=f"{budget}s")
         assert time.monotonic() - begun < budget
-        marks = list(tmp_path.glob("results/runs/*/left_out"))
-    assert call.returncode == 0, call.stdout
-
-    first = pd.read_parquet(tmp_path / "results/small/verdicts.parquet").set_index("kill_step")
-    ran = first[first.verdict == "equal"]
-    assert 0 < len(ran) < 10
+        if marks := list(tmp_path.glob("results/runs/*/left_out")):
+            assert call.returncode == 0, call.stdout
+            first = pd.read_parquet(tmp_path / "results/small/verdicts.parquet").set_index("kill_step")
+            ran = first[first.verdict == "equal"]
+    assert len(ran) < 10
     rest = first.drop(ran.index)
     assert set(rest.verdict) == {"not-run"}
     assert set(rest.diagnosis) == {"budget"}
