@@ -79,9 +79,6 @@ def start(
         if runs_in_a_fork(command) and not afresh:
             if "numpy" in sys.modules:  # its global generator has a seed of chance in a process of its own
                 sys.modules["numpy"].random.seed()
-            for inherited in list(weakref.finalize._registry):
-                inherited.atexit = False  # those of torch's own modules take a tenth of a second, for nothing
-            probe.connect()
             run_python(words[1:])
         os.execvp(words[0], words)
     except BaseException:
@@ -91,12 +88,15 @@ def start(
 
 
 def run_python(words: list[str]) -> NoReturn:
-    """Run ``FILE ARG…`` or ``-m MODULE ARG…`` as ``__main__``, as the interpreter itself would, and end.
+    """In a fork: run ``FILE ARG…`` or ``-m MODULE ARG…`` as ``__main__``, as the interpreter itself would, and end.
 
     The program's globals are kept alive to the end, on purpose: where they are cleared first, a
     DistributedDataParallel among them joins a thread of its gloo group while it holds the interpreter
     lock which that thread waits for (torch 2.13; seen as a hang after the last line of the program).
     """
+    for inherited in list(weakref.finalize._registry):
+        inherited.atexit = False  # those of torch's own modules take a tenth of a second, for nothing
+    probe.connect()
     main = ModuleType("__main__")
     sys.modules["__main__"] = main
     try:

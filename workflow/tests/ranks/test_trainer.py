@@ -195,9 +195,9 @@ def test_a_rank_waits_for_a_silent_peer_as_long_as_the_timeout(nursery, tmp_path
     """The peer holds itself: it is stopped, and its kernel goes on to answer for it."""
     group = nursery.start(2, tmp_path, "--timeout", "3", held=(1, "allreduce.in", 3))
     group.wait_until_held(1)
-    while not (told := [line for line in group.output() if line.startswith("RuntimeError")]):
+    while not (told := group.records("error")):
         time.sleep(0.01)
-    assert "Timed out waiting 3000ms" in told[0]
+    assert "Timed out waiting 3000ms" in told[0]["text"]
     group.kill(1)
     assert group.wait() == [1, -9]
 

@@ -11,17 +11,16 @@ import ctypes
 import json
 import os
 import resource
-import runpy
 import signal
 import subprocess
 import sys
 import traceback
-import weakref
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from takeback import probe
+from takeback.launchers.local import preload
+from takeback.launchers.rank import run_python
 
 TRAINER = "takeback.trainers.reference"
 _DEADLINE = 60  # seconds for any one wait
@@ -108,7 +107,7 @@ class Nursery:
             }
             ranks.append(
                 {
-                    "target": target,
+                    "target": [target] if target.endswith(".py") else ["-m", target],
                     "arguments": ["--checkpoints", str(kept), *arguments],
                     "environment": environment,
                     "output": str(folder / f"rank{rank}.txt"),
@@ -136,7 +135,6 @@ class Nursery:
 
 
 def _serve() -> None:
-    from takeback.launchers.local import preload
     from torch.distributed import TCPStore
 
     preload()  # what all ranks need: else each of them would import it
@@ -175,7 +173,6 @@ def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
     pid = os.fork()
     if pid:
         return pid
-    status = 1
     try:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the nursery
         os.close(gate[1])
@@ -188,21 +185,10 @@ def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
             resource.setrlimit(resource.RLIMIT_FSIZE, (rank["file_limit"],) * 2)
         os.environ.update(rank["environment"])
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
-        sys.argv = [rank["target"], *rank["arguments"]]
-        for inherited in list(weakref.finalize._registry):
-            inherited.atexit = False  # those of torch's own modules take a tenth of a second, for nothing
-        probe.connect()
-        run = runpy.run_path if rank["target"].endswith(".py") else runpy.run_module
-        run(rank["target"], run_name="__main__")
-        status = 0
-    except SystemExit as end:
-        status = end.code or 0
-    except BaseException:
-        traceback.print_exc()
+        run_python([*rank["target"], *rank["arguments"]])
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+        traceback.print_exc()
+        os._exit(1)
 
 
 if __name__ == "__main__":
