@@ -233,7 +233,8 @@ def test_a_kill_at_any_instruction_may_fall_between_a_rename_and_its_record(last
 
 
 @pytest.mark.parametrize(
-    ("ends_by", "verdict"), [([{"signal": 9}, {"status": 143}], "equal"), ([{"signal": 9}], "invalid"), (None, "invalid")]
+    ("ends_by", "verdict"),
+    [([{"signal": 9}, {"status": 143}], "equal"), ([{"signal": 9}], "invalid"), (None, "invalid")],
 )
 def test_a_save_on_notice_may_be_cut_off_between_its_rename_and_its_record(ends_by, verdict):
     """The reference saves nothing after step 18: on notice the victim did, and was killed at the end of its grace."""
