@@ -34,7 +34,7 @@ NAME = "takeback-slurm-"  # of its folder, with the process that it is for: by i
 START = 60.0  # s until all nodes are idle: a slurmd that finds no slurmctld asks again after 1, 2, 4, 8, 16 s
 ANSWER = 60.0  # s for a client's answer
 #: Ways in which ranks end whose job is taken off its nodes; what became of the job, Slurm itself says.
-ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}, {"known": "nobody"}]
+ENDS_BY = [{"signal": 15}, {"signal": 9}, {"status": 143}, {"status": 1}]
 LOW, HIGH = "low", "high"  # partitions: a job of the second takes the machine from those of the first
 CONF = """\
 ClusterName=takeback

@@ -140,6 +140,15 @@ class LegView:
         return self._events.get(kind, [])
 
     @cached_property
+    def strikes(self) -> list[Event]:
+        """Of each fault the instant before its first strike: what is told later may be its consequence.
+
+        The receipt that it has struck (``fault_fired``) may come after what the victims' peers tell: nothing waits for
+        it, nor do the hosts of several victims for each other.
+        """
+        return list({event.detail["fault"]: event for event in reversed(self.events("fault_armed"))}.values())
+
+    @cached_property
     def restored(self) -> dict[int, Event]:
         """Resume receipt of each rank, of the first attempt that gave one: what the parent left behind."""
         receipts = self.events("restored")

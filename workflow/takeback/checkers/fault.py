@@ -99,9 +99,9 @@ def _is_planned(held: Event, fault: dict[str, Any]) -> bool:
     return (held.detail["fault"], held.point) == (fault["id"], fault["point"]) and fault["step"] in (None, held.step)
 
 
-def _had_ended(leg: LegView, rank: int, fired: Event) -> bool:
+def _had_ended(leg: LegView, rank: int, strike: Event) -> bool:
     ends = [event for event in leg.events("exited") if event.detail["of_rank"] == rank]
-    return any(event.attempt == fired.attempt and event.monotonic <= fired.monotonic for event in ends)
+    return any(event.attempt == strike.attempt and event.monotonic <= strike.monotonic for event in ends)
 
 
 def _ended_by(how: dict[str, Any] | None, ways: list[dict[str, Any]]) -> bool:
@@ -115,13 +115,12 @@ def _stray(leg: LegView) -> str:
 
     Survivors that fail after the fault, or abort themselves, are its consequence.
     """
-    fired = leg.events("fault_fired")
-    victims = {victim["rank"] for event in fired for victim in event.detail["victims"]}
+    victims = {victim["rank"] for event in leg.events("fault_fired") for victim in event.detail["victims"]}
     for event in leg.events("exited"):
         how = event.detail
         if how["by"] != "itself" or how["of_rank"] in victims:
             continue
-        if how["status"] != 0 and any(_had_ended(leg, how["of_rank"], one) for one in fired):
+        if how["status"] != 0 and any(_had_ended(leg, how["of_rank"], one) for one in leg.strikes):
             return f"rank {how['of_rank']} had ended before the fault struck"
         if sent(how):
             by = signal_named(how["signal"])

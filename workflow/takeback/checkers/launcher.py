@@ -96,11 +96,10 @@ def _times(case: Case) -> dict[str, float | None]:
     and connections), ``load_s`` until the state was restored, ``first_step_s`` until the first step.
     """
     names = ("notice_s", "stop_s", "rendezvous_s", "start_s", "load_s", "first_step_s")
-    # An agent may notice before the supervisor has told of the strike: the instant before it counts.
-    fired = [e.monotonic for e in case.killed.events("fault_armed") or case.killed.events("fault_fired")]
-    if not fired or case.resumed.whole is not case.killed.whole:
+    strikes = case.killed.strikes
+    if not strikes or case.resumed.whole is not case.killed.whole:
         return dict.fromkeys(names)
-    struck = max(fired)
+    struck = max(event.monotonic for event in strikes)
     noticed = [e.monotonic for e in case.killed.whole.events("launcher_noticed") if e.monotonic >= struck]
     ended = [e.monotonic for e in case.killed.events("exited")]
     marks = [struck, min(noticed, default=None), max(ended, default=None)]

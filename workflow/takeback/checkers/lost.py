@@ -49,9 +49,9 @@ def _numbers(told: Any) -> Iterator[float]:
 
 def _seconds(case: Case, step: int) -> float | None:
     leg = case.killed
-    fired = [event.monotonic for event in leg.events("fault_fired")]
+    struck = [event.monotonic for event in leg.strikes]
     since = [event.monotonic for event in leg.events("saved") if event.step == step] or _began(leg, step)
-    return max(0.0, max(fired) - min(since)) if fired and since else None
+    return max(0.0, max(struck) - min(since)) if struck and since else None
 
 
 def _began(leg: LegView, step: int) -> list[float]:

@@ -153,7 +153,7 @@ def left_behind(case: Case) -> Left:
     leaves behind what it had restored itself.
     """
     leg = case.killed
-    struck = max((event.monotonic for event in leg.events("fault_fired")), default=float("inf"))
+    struck = max((event.monotonic for event in leg.strikes), default=float("inf"))
     saved, found = leg.events("saved"), leg.events("committed")
     sure = {event.step for event in found} | {event.step for event in saved if event.monotonic <= struck}
     unsure = {event.step for event in saved if event.monotonic > struck}

@@ -21,7 +21,7 @@ def check(case: Case) -> Finding:
     survivors = set(range(leg.ranks)) - victims
     if not victims or not survivors:
         return Finding()
-    struck = max(event.monotonic for event in fired)
+    struck = max(event.monotonic for event in leg.strikes)
     errors = [event for event in leg.events("error") if event.rank in survivors and event.monotonic >= struck]
     first = {event.rank: event for event in reversed(errors)}
     saw = [_kind(event) for event in errors]

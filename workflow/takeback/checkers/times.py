@@ -17,7 +17,7 @@ def _detected(case: Case) -> float | None:
     fired = case.killed.events("fault_fired")
     if not fired:
         return None
-    struck = max(event.monotonic for event in fired)
+    struck = max(event.monotonic for event in case.killed.strikes)
     victims = {victim["rank"] for event in fired for victim in event.detail["victims"]}
     errors = case.killed.events("error")
     seconds = [e.monotonic - struck for e in errors if e.rank not in victims and e.monotonic >= struck]

@@ -124,6 +124,12 @@ class Injection:
         stopped = [wait_until_stopped(victim.pid) for victim in self.victims]
         return all(stopped)
 
+    def kill(self) -> None:
+        """SIGKILL to every victim. Several are stopped first: none sees the end of another and ends by itself."""
+        if len(self.victims) > 1:
+            self.stop()
+        self.send(signal.SIGKILL)
+
     def let_go(self) -> None:
         """Let every victim go on."""
         for victim in self.victims:

@@ -5,8 +5,6 @@ With all ranks as victims: the machine is gone, and its file system lives.
 
 from __future__ import annotations
 
-import signal
-
 from takeback.faults import Injection
 
 ENDS_BY = [{"signal": 9}]
@@ -14,4 +12,4 @@ ENDS_BY = [{"signal": 9}]
 
 def strike(injection: Injection) -> None:
     """Kill every victim."""
-    injection.send(signal.SIGKILL)
+    injection.kill()

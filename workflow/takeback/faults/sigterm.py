@@ -24,4 +24,4 @@ def strike(injection: Injection) -> Iterator[float]:
     injection.seen["sigterm"] = "pending" if stopped and all(pending) else "not sent"
     injection.let_go()
     yield injection.parameters["grace"]
-    injection.send(signal.SIGKILL)
+    injection.kill()

@@ -10,7 +10,6 @@ import http.server
 import json
 import mmap
 import os
-import signal
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,7 +86,7 @@ def strike(injection: Injection) -> Iterator[float]:
     injection.seen["answers"] = "notice" if answers(around) else "nothing"
     injection.let_go()
     yield injection.parameters["grace"]
-    injection.send(signal.SIGKILL)
+    injection.kill()
 
 
 def answers(around: Metadata) -> bool:

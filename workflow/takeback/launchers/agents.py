@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
+import struct
 import time
 from collections.abc import Set
 from contextlib import suppress
@@ -12,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from takeback.faults import Victim
+
+_INFO = struct.Struct("=Q52xi")  # pidfd_info: what is asked and told, eleven fields for others, exit_code
+_PIDFD_INFO_EXIT = 1 << 3
+_PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11  # _IOWR(0xFF, 11, struct pidfd_info)
 
 
 @dataclass
@@ -59,29 +65,32 @@ class Process:
         if code is not None:
             self.status, self.signal = (code, None) if code >= 0 else (None, -code)
 
-    def end(self) -> None:
-        """It has ended, as its pidfd says: find out how, before its parent takes the answer away."""
-        self.ended = time.monotonic()
-        code = exit_code(self.pid)
+    def end(self, when: float) -> None:
+        """It had ended by then, as its pidfd says: find out how, if its parent has not taken the answer away."""
+        self.ended = when
+        code = exit_code(self.victim)
         if code is not None:
             self.told(code)
             self.known = "kernel"
 
 
-def exit_code(pid: int) -> int | None:
-    """How a process ended: its status, or a signal as a number below 0; None where its parent has reaped it already.
+def exit_code(ended: Victim) -> int | None:
+    """How a process ended: its status, or a signal as a number below 0; None where only its parent was told.
 
-    Of a child of ours the kernel tells (waitpid); of another's as long as it is a zombie (proc_pid_stat(5), field 52).
+    Of a child of ours the kernel tells (waitpid); of another's as long as it is a zombie (proc_pid_stat(5), field 52),
+    and since Linux 6.15 also when its parent has reaped it, whoever holds a pidfd (linux/pidfd.h, PIDFD_INFO_EXIT).
     """
-    try:
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except ChildProcessError:
-        pass
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return os.waitstatus_to_exitcode(int(fields[-1])) if fields[0] in "ZX" else None
+    with suppress(ChildProcessError):
+        return os.waitstatus_to_exitcode(os.waitpid(ended.pid, 0)[1])
+    with suppress(OSError):
+        fields = Path(f"/proc/{ended.pid}/stat").read_text().rpartition(")")[2].split()
+        if fields[0] in "ZX":
+            return os.waitstatus_to_exitcode(int(fields[-1]))
+    with suppress(OSError):
+        told, status = _INFO.unpack(fcntl.ioctl(ended.descriptor, _PIDFD_GET_INFO, _INFO.pack(_PIDFD_INFO_EXIT, 0)))
+        if told & _PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(status)
+    return None
 
 
 def workers_of(agent: int, known: Set[int], node: int) -> list[Process]:

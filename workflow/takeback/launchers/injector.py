@@ -17,6 +17,7 @@ from takeback.leg import ANYWHERE, victims_of
 
 TICK = 0.05  # s between two looks at the records while a fault waits; a rank that stops is seen at once
 SOON = 0.005  # the same while one waits for a step to strike at random: nobody stops there
+OVERDUE = 3  # steps after its own with which a random fault strikes at once: the run ends with the next (matrix.LATEST)
 START_UP = 0.5  # s within which a run that is struck at a random instant of its start has begun its first step
 
 
@@ -69,9 +70,11 @@ class Injector:
     ) -> None:
         self.folder, self.world, self.around, self.recorder, self.attempt = folder, world, around, recorder, attempt
         self.began = time.monotonic()
-        #: Faults that have not struck yet, and those among them that wait for a step to strike at random.
+        #: Faults that have not struck yet, those among them that wait for a step to strike at random, and the ids of
+        #: those for which it has come.
         self.waiting = {fault["id"]: fault for fault in planned if fault["point"] != "end"}
         self.random: list[dict[str, Any]] = []
+        self.drawn: set[str] = set()
         self.at_end = [fault for fault in planned if fault["point"] == "end"]
         #: (fault, rank) of all that will hold themselves at a point; the first of a fault makes it strike all.
         self.armed = self._all_armed(planned)
@@ -111,7 +114,7 @@ class Injector:
         while self.due and self.due[0][0] <= time.monotonic():
             _, _, what = heapq.heappop(self.due)
             if isinstance(what, dict):
-                self._strike(what, alive, None)
+                self._strike_unheld(what, alive)
             else:
                 self._go_on(*what)
         self.armed = self._still_armed(alive)
@@ -142,11 +145,15 @@ class Injector:
     def _answer(self, number: int, record: dict[str, Any], alive: dict[int, Victim]) -> None:
         """One record of a rank: it holds itself for a fault, or it has reached the step of a random one."""
         if record["kind"] == "step":
-            for fault in [fault for fault in self.random if fault["step"] == record["step"]]:
-                self.random.remove(fault)
-                # Within two steps' time from there: in a step, in a save, between two records.
-                step_seconds = (record["mono"] - self.began) / record["step"]
-                self._later(time.monotonic() + fault["pause"] * 2 * step_seconds, fault)
+            for fault in self.random:
+                if record["step"] == fault["step"] and fault["id"] not in self.drawn:
+                    self.drawn.add(fault["id"])
+                    # Within two steps' time from there: in a step, in a save, between two records.
+                    step_seconds = (record["mono"] - self.began) / record["step"]
+                    self._later(time.monotonic() + fault["pause"] * 2 * step_seconds, fault)
+                elif fault["id"] in self.drawn and record["step"] >= fault["step"] + OVERDUE:
+                    # The steps before were slower than these are.
+                    self._strike_unheld(fault, alive)
             return
         self.armed.discard((record["fault"], number))
         self.loose.discard(number)
@@ -157,6 +164,12 @@ class Injector:
         # The record is written just before the process stops itself.
         elif process.wait_until_stopped(record["pid"]):
             self._strike(fault, alive, {"number": number, "rank": alive[number].rank, **record})
+
+    def _strike_unheld(self, fault: dict[str, Any], alive: dict[int, Victim]) -> None:
+        """By the clock, or by steps, whichever comes first."""
+        self.random = [other for other in self.random if other is not fault]  # a new list: the old one is gone through
+        if fault["id"] in self.waiting:
+            self._strike(fault, alive, None)
 
     def _strike(self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None) -> None:
         module = faults.get(fault["kind"])

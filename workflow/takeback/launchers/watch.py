@@ -78,10 +78,12 @@ class Watched:
             ready = {descriptor for descriptor, _ in poll.poll(1000 * min(self.injector.wait, self.left()))}
             if ready & set(bound):
                 sys.exit("takeback: whoever asked for this run is gone")
-            for descriptor in ready:
-                poll.unregister(descriptor)
-                watched[descriptor].end()
+            before = time.monotonic()
             self.look_for_workers()
+            # Asked afterwards: those just found were started when others had ended, perhaps since the poll above.
+            for descriptor in {descriptor for descriptor, _ in poll.poll(0)} - set(bound):
+                poll.unregister(descriptor)
+                watched[descriptor].end(before)
             self.injector.look(self.alive)
             if self.left() <= 0 and not timed_out:
                 timed_out = True

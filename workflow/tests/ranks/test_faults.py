@@ -1,14 +1,20 @@
 """Each fault for real: what it does to its victim, its receipt, and that its absence can be told."""
 
+import os
+import select
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
-from launch import events, run
-from takeback import evidence, pool_client
+from launch import events, losses, run
+from takeback import evidence, faults, pool_client
 from takeback.checkers import fault as checker
 from takeback.checkers.case import LegView
+from takeback.faults import Injection, Surroundings, Victim
+from takeback.launchers import process
 from takeback.leg import Leg
 
 LOOP = """
@@ -92,6 +98,15 @@ def test_faults_by_the_clock_and_at_random_strike_without_a_point(script, tmp_pa
         assert flaw_of(tmp_path, leg.id) == ""
 
 
+def test_a_random_fault_strikes_before_a_run_ends_that_has_become_faster(script, tmp_path):
+    quick = tmp_path / "quick.py"
+    quick.write_text(script.read_text().replace("step == 4", "step == 7"))
+    leg = planned("sigkill", None, script=quick, sleeps=20, point="random", pause=1e4)
+    assert run(leg, tmp_path).returncode == 0
+    assert flaw_of(tmp_path, leg.id) == ""
+    assert losses(leg, tmp_path).step.max() == 7
+
+
 def test_a_rank_that_comes_by_after_its_fault_has_struck_goes_on(script, tmp_path):
     """All are told at one instant; those that come to the point later must not stay there for ever."""
     leg = planned("sigterm", {"grace": 20.0}, script=script, world=4, ranks="all")
@@ -110,6 +125,35 @@ probe.restored(0)"""
     finally:
         script.write_text(LOOP)
     assert events(leg, tmp_path, "exited").status.tolist() == [0] * 4
+
+
+class First(Victim):
+    """Once it is killed the supervisor is off the CPU: until it has ended, and the second has too if it sees that."""
+
+    def send(self, number):
+        super().send(number)
+        if number == signal.SIGKILL:
+            select.select([self.descriptor], [], [])
+            if not process.is_stopped(self.node):
+                os.waitid(os.P_PID, self.node, os.WEXITED | os.WNOWAIT)
+
+
+@pytest.mark.parametrize("kind", ["sigkill", "sigterm"])
+def test_of_several_victims_none_sees_the_end_of_another(tmp_path, kind):
+    deaf = partial(signal.signal, signal.SIGTERM, signal.SIG_IGN)
+    first = subprocess.Popen(["sleep", "60"], stdout=subprocess.PIPE, preexec_fn=deaf)
+    second = subprocess.Popen(["cat"], stdin=first.stdout, preexec_fn=deaf)  # ends by itself when the first is gone
+    victims = [First(0, first.pid, os.pidfd_open(first.pid), second.pid)]
+    victims.append(Victim(1, second.pid, os.pidfd_open(second.pid)))
+    injection = Injection({"kind": kind, "with": {"grace": 0.0}}, victims, tmp_path, Surroundings(), victims)
+    try:
+        list(faults.get(kind).strike(injection) or [])
+        assert [first.wait(), second.wait()] == [-signal.SIGKILL] * 2
+    finally:
+        for one in (first, second):
+            one.kill()
+            one.wait()
+        first.stdout.close()
 
 
 def test_two_faults_strike_the_same_run(script, tmp_path):

@@ -97,8 +97,12 @@ def test_each_attempt_is_a_life_with_its_own_faults(thrice):
 def test_a_worker_that_is_no_child_of_ours_ends_as_the_kernel_says(thrice):
     exits = events(*thrice, "exited")
     victims = exits[exits.by == "fault"]
-    assert set(victims.signal) == {signal.SIGKILL}
-    assert set(exits[exits.known == "nobody"].by) <= {"launcher"}
+    assert len(victims) == 4
+    # Of two that die at one time torchrun may reap one unseen, and before Linux 6.15 the kernel tells it alone.
+    known = victims[victims.known != "nobody"]
+    assert len(known) >= 3
+    assert set(known.signal) == {signal.SIGKILL}
+    assert set(exits[exits.known == "nobody"].by) <= {"launcher", "fault"}
 
 
 def test_what_the_agents_noticed_comes_after_the_strike(thrice):

@@ -191,9 +191,9 @@ class Scene:
                 events.append(_event("error", rank, struck + 0.25, type="RuntimeError", text=text))
                 events.append(_exited(rank, struck + 0.5, status=1))
         told = [{"rank": rank, "pid": 100 + rank} for rank in victims]
-        events.append(
-            _event("fault_fired", -1, struck, fault="0", action="sigkill", victims=told, ends_by=[{"signal": SIGKILL}])
-        )
+        receipt = {"fault": "0", "action": "sigkill", "victims": told, "ends_by": [{"signal": SIGKILL}]}
+        events.append(_event("fault_armed", -1, struck, **receipt))
+        events.append(_event("fault_fired", -1, struck + 0.001, **receipt))
         moments = [] if point == "load" else [("loaded", start)]
         moments += [m for m in self._moments(start, done) if m[0] == "step" or m[1] in saves]
         return self._evidence(leg, range(start + 1, done + 1), moments, events)

@@ -52,6 +52,19 @@ def test_errors_of_victims_and_errors_before_the_strike_are_no_survivors():
     assert made.judge()["survivors_saw"] == "nothing"
 
 
+def test_an_error_that_came_before_the_receipt_of_the_strike_is_a_survivor_s():
+    """The supervisor was off the CPU when it had struck; or a second host, whose own victim comes later."""
+    made = scene([], world=4, ranks=[2, 3])
+    struck = made.evidence["killed"].events.query("kind == 'fault_armed'").monotonic.item()
+    made.change("killed", "events", lambda events: events.kind == "fault_fired", monotonic=struck + 2)
+    made.add_event("killed", "fault_armed", mono=struck + 1, fault="0", victims=[{"rank": 3, "pid": 103}])
+    for rank in (0, 1):
+        made.add_event("killed", "error", rank=rank, mono=struck + 0.1, type="RuntimeError", text=CLOSED)
+    row = made.judge()
+    assert (row["verdict"], row["survivors_saw"]) == ("equal", "RuntimeError: Connection closed by peer {}")
+    assert row["detect_s"] == pytest.approx(0.1)
+
+
 def test_without_a_survivor_there_is_nothing_to_tell():
     row = Scene(world=1).judge()
     assert (row["survivors_saw"], row["names_peer"], row["blames_other"]) == (None, None, None)

@@ -233,7 +233,8 @@ def test_a_kill_at_any_instruction_may_fall_between_a_rename_and_its_record(last
 
 
 @pytest.mark.parametrize(
-    ("ends_by", "verdict"), [([{"signal": 9}, {"status": 143}], "equal"), ([{"signal": 9}], "invalid"), (None, "invalid")]
+    ("ends_by", "verdict"),
+    [([{"signal": 9}, {"status": 143}], "equal"), ([{"signal": 9}], "invalid"), (None, "invalid")],
 )
 def test_a_save_on_notice_may_be_cut_off_between_its_rename_and_its_record(ends_by, verdict):
     """The reference saves nothing after step 18: on notice the victim did, and was killed at the end of its grace."""
@@ -342,6 +343,15 @@ def test_before_the_first_save_the_reference_has_the_topology_of_the_resumed_leg
 def test_a_checkpoint_that_survivors_completed_after_the_fault_may_be_restored():
     scene = Scene(kill_step=20, restored=20)
     scene.add_event("killed", "saved", rank=0, mono=500.0, step=20)
+    assert scene.judge()["verdict"] == "equal"
+
+
+@pytest.mark.parametrize("restored", [16, 20])
+def test_what_a_survivor_tells_between_a_strike_and_its_receipt_came_after_the_strike(restored):
+    scene = Scene(kill_step=20, restored=restored)
+    armed = scene.evidence["killed"].events.query("kind == 'fault_armed'").monotonic.item()
+    scene.change("killed", "events", kind("fault_fired"), monotonic=armed + 0.09)
+    scene.add_event("killed", "saved", rank=0, mono=armed + 0.05, step=20)
     assert scene.judge()["verdict"] == "equal"
 
 
