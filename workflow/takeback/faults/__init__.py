@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import importlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,18 +116,22 @@ class Injection:
         for victim in self.victims:
             victim.send(number)
 
-    def stop(self) -> bool:
-        """Stop every victim; whether the kernel says that all of them are."""
+    def stop(self, some: Sequence[Victim] | None = None) -> bool:
+        """Stop every victim, or these; whether the kernel says that all of them are."""
         from takeback.launchers.process import wait_until_stopped  # not in a rank, which has the standard library only
 
-        self.send(signal.SIGSTOP)
-        stopped = [wait_until_stopped(victim.pid) for victim in self.victims]
+        victims = self.victims if some is None else some
+        for victim in victims:
+            victim.send(signal.SIGSTOP)
+        stopped = [wait_until_stopped(victim.pid) for victim in victims]
         return all(stopped)
 
     def kill(self) -> None:
-        """SIGKILL to every victim. Several are stopped first: none sees the end of another and ends by itself."""
-        if len(self.victims) > 1:
-            self.stop()
+        """SIGKILL to every victim; none sees the end of another and ends by itself: all but the first are stopped.
+
+        The first, in most runs the rank that saves, is cut off wherever it is: who is stopped finishes a write(2).
+        """
+        self.stop(self.victims[1:])
         self.send(signal.SIGKILL)
 
     def let_go(self) -> None:
