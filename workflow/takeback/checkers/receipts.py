@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import NamedTuple
 
 import numpy as np
@@ -102,7 +103,9 @@ def resume_is_due(case: Case) -> Finding:
         )
         return Finding(compared=compared, remark=remark, columns=columns)
     if step > committed:
-        remark = f"step {step} was restored, which the killed leg had saved and could not tell: it ended in between"
+        told = any(event.step == step for event in case.killed.events("saved"))
+        how = "completed after the fault had struck" if told else "had saved and could not tell: it ended in between"
+        remark = f"step {step} was restored, which the killed leg {how}"
         return Finding(compared=compared, remark=remark, columns=columns)
     if committed or step:
         return Finding(compared=compared, columns=columns)
@@ -173,13 +176,14 @@ def left_behind(case: Case) -> Left:
 def _perhaps_saved(case: Case, leg: LegView) -> set[int]:
     """The last step of a leg that ended at any instruction: perhaps between the rename of a save and its record.
 
-    One that was not held was struck anywhere; it saves where the reference does. One that had notice, and was struck
-    again when its time was over, may have saved after any step.
+    One that was not held was struck anywhere; it saves where the reference does. One that had notice, and was killed
+    all the same, may have saved after any step.
     """
     if not len(leg.losses.steps):
         return set()
     last = {int(leg.losses.steps[-1])}
-    if any(ON_NOTICE in event.detail["ends_by"] for event in leg.events("fault_went_on")):
+    killed = any(how["signal"] == signal.SIGKILL or how.get("known") == "nobody" for how in leg.exits.values())
+    if killed and any(ON_NOTICE in event.detail.get("ends_by", ()) for event in leg.strikes):
         return last
     due = {event.step for event in case.reference.events("committed") + case.reference.events("saved")}
     return set() if leg.events("held") else last & due

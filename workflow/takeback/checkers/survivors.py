@@ -19,7 +19,7 @@ def check(case: Case) -> Finding:
     fired = leg.events("fault_fired")
     victims = {victim["rank"] for event in fired for victim in event.detail["victims"]}
     survivors = set(range(leg.ranks)) - victims
-    if not victims or not survivors:
+    if not (victims and survivors and leg.strikes):
         return Finding()
     struck = max(event.monotonic for event in leg.strikes)
     errors = [event for event in leg.events("error") if event.rank in survivors and event.monotonic >= struck]

@@ -15,7 +15,7 @@ def check(case: Case) -> Finding:
 def _detected(case: Case) -> float | None:
     """From the last fault to the first error of a rank that it did not strike."""
     fired = case.killed.events("fault_fired")
-    if not fired:
+    if not (fired and case.killed.strikes):
         return None
     struck = max(event.monotonic for event in case.killed.strikes)
     victims = {victim["rank"] for event in fired for victim in event.detail["victims"]}

@@ -127,11 +127,12 @@ class Injection:
         return all(stopped)
 
     def kill(self) -> None:
-        """SIGKILL to every victim; none sees the end of another and ends by itself: all but the first are stopped.
+        """SIGKILL to every victim; none sees the end of another and ends by itself: all but one are stopped before.
 
-        The first, in most runs the rank that saves, is cut off wherever it is: who is stopped finishes a write(2).
+        The lowest rank, in most runs the one that saves, is cut off wherever it is: who is stopped finishes a write(2).
         """
-        self.stop(self.victims[1:])
+        *others, _ = sorted(self.victims, key=lambda one: (one.rank is not None, -(one.rank or 0))) or [None]
+        self.stop(others)
         self.send(signal.SIGKILL)
 
     def let_go(self) -> None:

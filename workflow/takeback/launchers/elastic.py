@@ -77,13 +77,13 @@ class ElasticInjector(Injector):
     def _ends_by(self, fault: dict[str, Any]) -> list[dict[str, Any]]:
         """An agent that is told to go stops its ranks and ends with status 1, by an exception (SignalException).
 
-        How a rank ended may be told to its agent alone, which logs only the first of several, and to nobody else before
-        Linux 6.15; that it ended when it was struck is known.
+        How a rank ended that was killed may be told to its agent alone, which logs only the first of several, and to
+        nobody else before Linux 6.15; that it ended when it was struck is known.
         """
         ways = super()._ends_by(fault)
-        if all("by" in way for way in ways):  # none, or at the supervisor's word, which it knows of
-            return ways
-        return [*ways, {"status": 1} if whom(fault) == "agents" else {"known": "nobody"}]
+        if ways and whom(fault) == "agents":
+            return [*ways, {"status": 1}]
+        return [*ways, {"known": "nobody"}] if {"signal": signal.SIGKILL} in ways else ways
 
     @staticmethod
     def _described(victim: Victim) -> dict[str, Any]:

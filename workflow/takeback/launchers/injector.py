@@ -75,6 +75,7 @@ class Injector:
         self.waiting = {fault["id"]: fault for fault in planned if fault["point"] != "end"}
         self.random: list[dict[str, Any]] = []
         self.drawn: set[str] = set()
+        self.first_step: dict[str, Any] | None = None
         self.at_end = [fault for fault in planned if fault["point"] == "end"]
         #: (fault, rank) of all that will hold themselves at a point; the first of a fault makes it strike all.
         self.armed = self._all_armed(planned)
@@ -145,12 +146,12 @@ class Injector:
     def _answer(self, number: int, record: dict[str, Any], alive: dict[int, Victim]) -> None:
         """One record of a rank: it holds itself for a fault, or it has reached the step of a random one."""
         if record["kind"] == "step":
+            self.first_step = self.first_step or record
             for fault in self.random:
                 if record["step"] == fault["step"] and fault["id"] not in self.drawn:
                     self.drawn.add(fault["id"])
                     # Within two steps' time from there: in a step, in a save, between two records.
-                    step_seconds = (record["mono"] - self.began) / record["step"]
-                    self._later(time.monotonic() + fault["pause"] * 2 * step_seconds, fault)
+                    self._later(time.monotonic() + fault["pause"] * 2 * self._step_seconds(record), fault)
                 elif fault["id"] in self.drawn and record["step"] >= fault["step"] + OVERDUE:
                     # The steps before were slower than these are.
                     self._strike_unheld(fault, alive)
@@ -164,6 +165,11 @@ class Injector:
         # The record is written just before the process stops itself.
         elif process.wait_until_stopped(record["pid"]):
             self._strike(fault, alive, {"number": number, "rank": alive[number].rank, **record})
+
+    def _step_seconds(self, record: dict[str, Any]) -> float:
+        """What a step took so far; the first of a run takes what it takes to start."""
+        steps = record["step"] - self.first_step["step"]
+        return (record["mono"] - (self.first_step["mono"] if steps else self.began)) / (steps or 1)
 
     def _strike_unheld(self, fault: dict[str, Any], alive: dict[int, Victim]) -> None:
         """By the clock, or by steps, whichever comes first."""

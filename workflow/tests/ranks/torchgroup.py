@@ -186,7 +186,7 @@ def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
         os.environ.update(rank["environment"])
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
         run_python([*rank["target"], *rank["arguments"]])
-    finally:
+    except BaseException:
         traceback.print_exc()
         os._exit(1)
 

@@ -233,15 +233,22 @@ def test_a_kill_at_any_instruction_may_fall_between_a_rename_and_its_record(last
 
 
 @pytest.mark.parametrize(
-    ("ends_by", "verdict"),
-    [([{"signal": 9}, {"status": 143}], "equal"), ([{"signal": 9}], "invalid"), (None, "invalid")],
+    ("ends_by", "end", "verdict"),
+    [
+        ([{"signal": 9}, {"status": 143}], {"signal": 9}, "equal"),
+        ([{"signal": 9}, {"status": 143}], {"known": "nobody", "status": None}, "equal"),
+        ([{"signal": 9}, {"status": 143}], {"status": 143}, "invalid"),
+        ([{"signal": 9}], {"signal": 9}, "invalid"),
+    ],
 )
-def test_a_save_on_notice_may_be_cut_off_between_its_rename_and_its_record(ends_by, verdict):
+def test_a_save_on_notice_may_be_cut_off_between_its_rename_and_its_record(ends_by, end, verdict):
     """The reference saves nothing after step 18: on notice the victim did, and was killed at the end of its grace."""
-    scene = Scene(kill_step=18, restored=18, commits=True)
-    if ends_by:
-        scene.add_event("killed", "fault_went_on", mono=500.0, fault="0", seen={}, ends_by=ends_by)
-    row = scene.judge()
+    scene = Scene(kill_step=18, restored=18, commits=True, ranks="all")
+    ends_by = [*ends_by, {"known": "nobody"}]
+    for name in ("fault_armed", "fault_fired"):
+        (text,) = scene.evidence["killed"].events.query("kind == @name").detail
+        scene.change("killed", "events", kind(name), detail=json.dumps(json.loads(text) | {"ends_by": ends_by}))
+    row = exits(scene, "killed", **end, by="fault").judge()
     assert row["verdict"] == verdict
     assert ("had saved and could not tell" in row["diagnosis"]) is (verdict == "equal")
 
@@ -342,8 +349,9 @@ def test_before_the_first_save_the_reference_has_the_topology_of_the_resumed_leg
 
 def test_a_checkpoint_that_survivors_completed_after_the_fault_may_be_restored():
     scene = Scene(kill_step=20, restored=20)
-    scene.add_event("killed", "saved", rank=0, mono=500.0, step=20)
-    assert scene.judge()["verdict"] == "equal"
+    row = scene.add_event("killed", "saved", rank=0, mono=500.0, step=20).judge()
+    assert row["verdict"] == "equal"
+    assert "the killed leg completed after the fault had struck" in row["diagnosis"]
 
 
 @pytest.mark.parametrize("restored", [16, 20])

@@ -52,6 +52,7 @@ def test_how_a_process_ended_is_known_also_when_its_parent_was_faster(started, w
     [
         ("sigkill", {"ranks": "all"}, [{"known": "nobody"}]),
         ("sigkill", {"agents": [0]}, [{"status": 1}]),
+        ("exit", {"ranks": "all"}, []),
         ("sigstop", {"ranks": "all"}, []),
         ("pause", {"ranks": "all"}, []),
     ],
