@@ -101,7 +101,7 @@ def test_faults_by_the_clock_and_at_random_strike_without_a_point(script, tmp_pa
 def test_a_random_fault_strikes_before_a_run_ends_that_has_become_faster(script, tmp_path):
     quick = tmp_path / "quick.py"
     quick.write_text(script.read_text().replace("step == 4", "step == 7"))
-    leg = planned("sigkill", None, script=quick, sleeps=20, point="random", pause=1e4)
+    leg = planned("sigkill", None, script=quick, sleeps=20, point="random", pause=1e9)
     assert run(leg, tmp_path).returncode == 0
     assert flaw_of(tmp_path, leg.id) == ""
     assert losses(leg, tmp_path).step.max() == 7
