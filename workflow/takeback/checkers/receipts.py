@@ -162,7 +162,7 @@ def left_behind(case: Case) -> Left:
     unsure = {event.step for event in saved if event.monotonic > struck}
     if not (found or case.reference.events("committed")):
         unsure |= {event.step for event in leg.events("held") if (event.point or "").startswith("save.")}
-    unsure |= _perhaps_saved(case, leg)
+    unsure |= _perhaps_saved(case)
     receipts = (*leg.events("fault_fired"), *leg.events("fault_went_on"))
     destroyed = {step for event in receipts for step in event.detail.get("seen", {}).get("destroyed", [])}
     before = left_behind(case.earlier) if case.earlier is not None else Left(frozenset({0}), frozenset(), frozenset())
@@ -173,12 +173,13 @@ def left_behind(case: Case) -> Left:
     )
 
 
-def _perhaps_saved(case: Case, leg: LegView) -> set[int]:
-    """The last step of a leg that ended at any instruction: perhaps between the rename of a save and its record.
+def _perhaps_saved(case: Case) -> set[int]:
+    """The last step of a killed leg that ended at any instruction: perhaps between the rename of a save and its record.
 
     One that was not held was struck anywhere; it saves where the reference does. One that had notice, and was killed
     all the same, may have saved after any step.
     """
+    leg = case.killed
     if not len(leg.losses.steps):
         return set()
     last = {int(leg.losses.steps[-1])}

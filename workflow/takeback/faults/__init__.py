@@ -131,7 +131,7 @@ class Injection:
 
         The lowest rank, in most runs the one that saves, is cut off wherever it is: who is stopped finishes a write(2).
         """
-        *others, _ = sorted(self.victims, key=lambda one: (one.rank is not None, -(one.rank or 0))) or [None]
+        others = sorted(self.victims, key=lambda one: (one.rank is None, one.rank or 0))[1:]
         self.stop(others)
         self.send(signal.SIGKILL)
 

@@ -1,6 +1,7 @@
 """Runs one leg in a process of its own, as the workflow does, and reads what it left."""
 
 import json
+import platform
 import subprocess
 import sys
 import time
@@ -10,6 +11,8 @@ import pandas as pd
 from takeback.leg import Leg
 
 ROOT = Path(__file__).parents[3]
+#: Whether the kernel tells how a process ended also after its parent has reaped it (linux/pidfd.h, PIDFD_INFO_EXIT).
+TELLS_AFTERWARDS = tuple(map(int, platform.release().split("-")[0].split(".")[:2])) >= (6, 15)
 FOREIGN = "workflow/tests/data/foreign.py"
 
 

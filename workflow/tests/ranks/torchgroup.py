@@ -7,20 +7,19 @@ ends, and all its children with it, when stdin closes.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
-import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback.launchers.local import preload
-from takeback.launchers.rank import run_python
+from takeback.launchers.local import preload, wait_at
+from takeback.launchers.rank import start
 
 TRAINER = "takeback.trainers.reference"
 _DEADLINE = 60  # seconds for any one wait
@@ -90,6 +89,7 @@ class Nursery:
         """
         folder.mkdir(parents=True, exist_ok=True)
         ranks = []
+        which = [target] if target.endswith(".py") else ["-m", target]
         for rank in range(world):
             kept = checkpoints[rank] if checkpoints else folder / "ck"
             armed = (
@@ -107,8 +107,7 @@ class Nursery:
             }
             ranks.append(
                 {
-                    "target": [target] if target.endswith(".py") else ["-m", target],
-                    "arguments": ["--checkpoints", str(kept), *arguments],
+                    "words": [*which, "--checkpoints", str(kept), *arguments],
                     "environment": environment,
                     "output": str(folder / f"rank{rank}.txt"),
                     "file_limit": file_limit,
@@ -150,7 +149,7 @@ def _serve() -> None:
         signal.alarm(_DEADLINE)
         if "start" in request:
             stores[:] = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
-            # The store's thread, at work for a rank that is there already, holds locks; a fork would inherit them.
+            # Each waits until all are forked, for the reason that wait_at gives.
             gate = os.pipe()
             reply = [_fork(rank, stores[0].port, gate) for rank in request["start"]]
             for end in gate:
@@ -170,25 +169,12 @@ def _serve() -> None:
 
 
 def _fork(rank: dict[str, Any], port: int, gate: tuple[int, int]) -> int:
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: die with the nursery
-        os.close(gate[1])
-        os.read(gate[0], 1)
-        os.close(gate[0])
-        output = os.open(rank["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        for stream, into in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
-            os.dup2(stream, into)
-        if rank["file_limit"]:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (rank["file_limit"],) * 2)
-        os.environ.update(rank["environment"])
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_USE_AGENT_STORE="True")
-        run_python([*rank["target"], *rank["arguments"]])
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    enter = [partial(wait_at, gate)]
+    if limit := rank["file_limit"]:
+        enter.append(partial(resource.setrlimit, resource.RLIMIT_FSIZE, (limit, limit)))
+    folder, output = Path(rank["output"]).parent, Path(rank["output"])
+    return start(["python", *rank["words"]], rank["environment"] | environment, folder, folder, output, enter=enter)
 
 
 if __name__ == "__main__":
