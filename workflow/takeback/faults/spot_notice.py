@@ -30,7 +30,8 @@ class Metadata(Surroundings):
 
     def __init__(self, cloud: str) -> None:
         self.cloud, self.given, supervisor = cloud, mmap.mmap(-1, 1), os.getpid()
-        server = http.server.HTTPServer(("127.0.0.1", 0), handler(cloud, self.given))
+        # A thread a question: a rank that is stopped between connecting and asking must not hold up the others.
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler(cloud, self.given))
         self.port = server.server_address[1]
         self.pid = os.fork()
         if not self.pid:
@@ -92,5 +93,8 @@ def strike(injection: Injection) -> Iterator[float]:
 def answers(around: Metadata) -> bool:
     """Whether the server now gives the notice to whoever asks."""
     paths = {"gce": "/computeMetadata/v1/instance/preempted", "ec2": "/latest/meta-data/spot/instance-action"}
-    with urllib.request.urlopen(f"http://127.0.0.1:{around.port}{paths[around.cloud]}", timeout=5) as answer:
-        return answer.read() not in (b"", b"FALSE")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{around.port}{paths[around.cloud]}", timeout=5) as answer:
+            return answer.read() not in (b"", b"FALSE")
+    except OSError:  # no proof, and the verdict says so
+        return False

@@ -73,6 +73,18 @@ def test_a_fault_does_to_its_victim_what_it_says(script, tmp_path, kind, given, 
     assert flaw_of(tmp_path, leg.id) == ""
 
 
+def test_a_rank_that_is_stopped_before_it_has_asked_does_not_hold_up_the_notice(script, tmp_path):
+    asking = tmp_path / "asking.py"
+    connect = """import os, socket
+host, port = os.environ["GCE_METADATA_HOST"].split(":")
+connection = socket.create_connection((host, int(port)))
+probe.restored(0)"""
+    asking.write_text(LOOP.replace("probe.restored(0)", connect))
+    leg = planned("spot_notice", {"cloud": "gce", "grace": 0.1}, script=asking, sleeps=20)
+    assert run(leg, tmp_path).returncode == 0
+    assert flaw_of(tmp_path, leg.id) == ""
+
+
 @pytest.fixture(scope="module")
 def unstruck(script, tmp_path_factory):
     """Legs in which each fault is planned and does nothing."""

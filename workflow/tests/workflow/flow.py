@@ -72,7 +72,7 @@ class Flow:
         config = {"experiments": self.folder / "experiments", **config}
         return [
             *(sys.executable, "-m", "snakemake", "--snakefile", str(self.root / "Snakefile")),
-            *("--directory", str(self.folder), "--cores", str(self.cores), *targets),
+            *("--directory", str(self.folder), "--cores", str(self.cores), "--show-failed-logs", *targets),
             *("--config", *(f"{key}={value}" for key, value in config.items())),
         ]
 

@@ -1,5 +1,7 @@
 """Every lesson for real: each fault, each experiment, each prediction."""
 
+import re
+
 import pandas as pd
 import pytest
 from flow import ROOT, Flow
@@ -24,7 +26,8 @@ def finished(tmp_path_factory):
 
 def test_the_lessons_end_well(finished):
     process, _ = finished
-    assert process.returncode == 0, process.stdout[-3000:]
+    failed = re.findall(r"^Error in rule.*?(?=^\[)", process.stdout, re.DOTALL | re.MULTILINE)  # with its log
+    assert process.returncode == 0, "\n".join(failed) or process.stdout[-3000:]
 
 
 @pytest.mark.parametrize("name", NAMES)
