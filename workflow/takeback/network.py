@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from takeback.faults import Injection, Surroundings
 
 CLONE_NEWNET = 0x40000000  # sched.h; Python has os.unshare and os.setns from 3.12 on
@@ -114,15 +116,38 @@ def surround(fault: dict[str, Any], folder: Path, world: int) -> Iterator[Hosts]
         yield Hosts(namespaces)
 
 
+def take_own_ports() -> None:
+    """From now on the calling thread and what it starts have this machine's IPv4 addresses, and nobody else's ports.
+
+    Where that can't be had (it takes root), or only a server elsewhere knows this machine by its name, nothing changes:
+    the ports are everybody's, as they are for any program.
+    """
+    told = [one for all_of_it in psutil.net_if_addrs().values() for one in all_of_it]
+    addresses = [one.address for one in told if one.family == socket.AF_INET and not one.address.startswith("127.")]
+    if unavailable():
+        return
+    with contextlib.ExitStack() as stack:
+        outside = here(stack)
+        unshare(stack)
+        try:
+            ip("link set lo up", *(f"addr add {address}/32 dev lo" for address in addresses))
+            socket.gethostbyname(socket.gethostname())
+        except OSError:
+            enter(outside)
+
+
 def unavailable() -> str | None:
     """Why there can be no such hosts here, or None."""
     if not shutil.which("ip"):
         return "no ip command (package iproute2)"
     if os.geteuid() != 0:
         return "network namespaces need root"
-    return _tried("ip", "link", "add", "link0", "type", "bridge") or _tried(
-        "ip", "link", "add", "link0", "type", "veth"
+    tries = (
+        ("ip", "link", "add", "link0", "type", "bridge"),
+        ("ip", "link", "add", "link0", "type", "veth"),
+        ("nsenter", f"--net=/proc/{os.getpid()}/ns/net", "true"),  # root of a user namespace can't come back
     )
+    return next(filter(None, (_tried(*words) for words in tries)), None)
 
 
 def no_netem() -> str | None:

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from takeback import launchers
+from takeback import launchers, network
 from takeback.faults import Victim
 from takeback.launchers import agent_log, agents, process, rank
 from takeback.launchers.agents import Process
@@ -59,6 +59,9 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
 
 def run(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int]) -> None:
     """Start the agents, watch until all processes have ended, and record what became of them."""
+    # torchrun looks for a free port and lets go of it (elastic.utils.distributed.get_free_port); its rank 0 listens
+    # there seconds later, which fails if another run on this machine has been given it meanwhile.
+    network.take_own_ports()
     with ExitStack() as stack:
         nodes = spec["world"] // (launchers.parameters(spec["launcher"])["nproc"] or spec["world"])
         around = surroundings({**spec, "world": nodes}, folder, stack)

@@ -1,5 +1,6 @@
 """torchrun as a launcher, for real: agents and workers found, struck, started again, and none left."""
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 from launch import TELLS_AFTERWARDS, command_of, events, losses, run, script, wait_for
-from takeback import evidence, pool_client
+from takeback import evidence, network, pool_client
 from takeback.checkers import attempts
 from takeback.checkers.case import LegView
 
@@ -80,6 +81,16 @@ def test_all_are_started_again_as_often_as_allowed_and_not_once_more(thrice):
     assert launched.of_pid.is_unique
     assert launched.restarts.tolist() == launched.attempt.tolist()
     assert events(*thrice, "agent_exited").status.tolist() == [1]
+
+
+@pytest.mark.skipif(network.unavailable() is not None, reason=f"needs root: {network.unavailable()}")
+def test_no_other_run_can_take_the_ports_that_torchrun_found_free(tmp_path):
+    text = "import os, psutil\nprint(os.readlink('/proc/self/ns/net'), *psutil.net_if_addrs(), file=open('told', 'w'))"
+    leg = torchrun(tmp_path, text=text, world=1)
+    assert run(leg, tmp_path).returncode == 0
+    namespace, *interfaces = (tmp_path / leg.id / "told").read_text().split()
+    assert namespace != os.readlink("/proc/self/ns/net")
+    assert interfaces == ["lo"]
 
 
 def test_each_attempt_is_struck_by_its_own_fault_alone(thrice):
