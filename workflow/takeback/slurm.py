@@ -26,7 +26,7 @@ import psutil
 
 from takeback.errors import SlurmError
 from takeback.launchers import process
-from takeback.launchers.ports import free_ports
+from takeback.launchers.ports import free_port
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CLIENTS = ("sbatch", "srun", "squeue", "scancel", "scontrol", "sinfo", "sacct")
@@ -123,7 +123,7 @@ class Cluster:
         host = socket.gethostname().partition(".")[0]
         given = {"host": host, "folder": folder, "kill_wait": kill_wait, "requeue_wait": requeue_wait}
         machine = {"host": host, "cpus": cpus, "memory": psutil.virtual_memory().total >> 20}
-        port, *ports = free_ports(nodes + 1)
+        port, *ports = (free_port() for _ in range(nodes + 1))
         each = [NODE.format(name=name, port=one, **machine) for name, one in zip(self.names, ports, strict=True)]
         parts = PARTITIONS.format(preempt=preempt, grace=grace)
         self.conf.write_text(CONF.format(**given, port=port) + "".join(each) + parts)

@@ -8,22 +8,25 @@ import socket
 #: The kernel takes ports of its own choice from above this range (ip_local_port_range): one that is free here stays so.
 PORTS = range(20000, 32000)
 
+#: Bound until this process ends, so that nobody else finds them free before those for whom they are listen there.
+_held: list[socket.socket] = []
+
 
 def free_port() -> int:
-    """A port of this machine on which nobody listens, and which the kernel gives to nobody."""
+    """A port of this machine that nobody has, and that neither the kernel nor this function gives to anybody else.
+
+    Whoever sets ``SO_REUSEADDR``, as servers do, can listen there (socket(7)).
+    """
     while True:
-        port = random.choice(PORTS)
-        with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-
-
-def free_ports(count: int) -> list[int]:
-    """As many of them, each another."""
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(free_port())
-    return [*found]
+        held, port = socket.socket(), random.choice(PORTS)
+        try:
+            held.bind(("", port))  # without that option: not where another holds it
+        except OSError:
+            held.close()
+            continue
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _held.append(held)
+        return port
 
 
 if __name__ == "__main__":
