@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from takeback.launchers import process
 LOOPBACK = "127.0.0.1"
 BUCKET = "checkpoints"
 ACCOUNT = KEY = "takeback"  # no secret: the server is reached from this machine alone, and ends with the leg
+START = 120.0  # s until it listens
 SERVICES = ("account", "container", "object")
 #: ``swift.conf``: where an object lies depends on the affixes, so they are the same for ever.
 SHARED = f"[swift-hash]\nswift_hash_path_prefix = {ACCOUNT}\nswift_hash_path_suffix = {ACCOUNT}\n"
@@ -90,8 +92,10 @@ def serve(folder: Path, host: str = LOOPBACK) -> Iterator[dict[str, str]]:
     command = [sys.executable, "-W", "ignore", "-m", "takeback.objectstore", str(folder), host, str(os.getpid())]
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     try:
-        port = server.stdout.readline().strip()
+        ready, _, _ = select.select([server.stdout], [], [], START)
+        port = server.stdout.readline().strip() if ready else ""
         if not port:
+            server.kill()
             raise EvidenceError(f"the object server of {folder} did not start: status {server.wait()}")
         yield {
             "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",

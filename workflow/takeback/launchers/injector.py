@@ -200,7 +200,7 @@ class Injector:
             self.struck |= dict.fromkeys(struck, receipt["ends_by"])
         self._go_on(module.strike(injection), injection, receipt, "fault_fired")
         self.last_strike = time.monotonic()
-        if held and held["number"] not in struck:
+        if held and held["number"] in alive.keys() - struck:
             self._spare(held["number"], alive, victims)
 
     def _spare(self, number: int, alive: dict[int, Victim], victims: list[Victim]) -> None:
