@@ -3,7 +3,12 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
 from warm import running_pool
+
+# A busy machine may take its time over an example, and two runs of the suite try the same ones.
+settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("same")
 
 
 @pytest.fixture(scope="session")

@@ -120,7 +120,7 @@ def test_nothing_of_the_hosts_is_left(struck):
 
 
 def reference(launcher, **more):
-    settings = {"steps": 6, "samples": 64, "batch": 1, "width": 16, "timeout": 3, **more.pop("settings", {})}
+    settings = {"steps": 6, "samples": 64, "batch": 1, "width": 16, "timeout": 60, **more.pop("settings", {})}
     store = {"store": more.pop("store")} if "store" in more else {}
     return Leg({"command": REFERENCE, "settings": settings, **store}, "gloo", 2, launcher=launcher, **more)
 
@@ -143,7 +143,7 @@ def test_the_bits_are_those_of_one_machine(warm, tmp_path):
 def test_a_host_that_is_cut_off_tells_nobody_and_its_evidence_is_there(warm, tmp_path, kind, ends):
     """Rank 1 is alone on its host, and when all is over a checkpoint is damaged."""
     damage = {**fault(None, point="end"), "id": "1", "kind": "corrupt", "with": {"how": "flip_bit"}}
-    leg = reference(HOSTS, faults=({**fault(4), "kind": kind}, damage), settings={"save_every": 2})
+    leg = reference(HOSTS, faults=({**fault(4), "kind": kind}, damage), settings={"save_every": 2, "timeout": 3})
     finished = run(leg, tmp_path)
     assert finished.returncode == 0, finished.stderr
     told = pd.concat([events(leg, tmp_path, when) for when in ("fault_fired", "fault_went_on")])

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -109,9 +110,9 @@ def test_a_job_that_is_cancelled_is_not_waited_for(tmp_path):
 
 
 def test_a_requeue_that_never_comes_is_waited_for_until_the_deadline(tmp_path):
-    leg = job(tmp_path, "slurm_node_down", nproc=1, deadline=15.0)  # two nodes, and no third
+    leg = job(tmp_path, "slurm_node_down", nproc=1, deadline=40.0)  # two nodes, and no third
     assert run(leg, tmp_path, timeout=120).returncode == 0
-    assert events(leg, tmp_path, "hang_detected").seconds.tolist() == [15.0]
+    assert events(leg, tmp_path, "hang_detected").seconds.tolist() == [40.0]
     assert events(leg, tmp_path, "agent_exited").state.tolist() == ["PENDING"]
 
 
@@ -148,7 +149,9 @@ def test_a_slurm_for_a_command_has_its_status():
 
 
 def daemon_below(process):
-    return any("slurmctld" in child.name() for child in process.children())
+    with suppress(psutil.Error):  # one has just ended
+        return any("slurmctld" in child.name() for child in process.children())
+    return False
 
 
 def test_without_slurm_it_is_not_run_and_says_what_to_install(tmp_path, monkeypatch):

@@ -184,7 +184,7 @@ def test_the_commands_in_the_docstring_start_it(tmp_path, command):
         [*program[arguments[0]], *arguments[1:], "--steps", "4", "--warmup", "1"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[-1].startswith("step 4 epoch 0 loss ")

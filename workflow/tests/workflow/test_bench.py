@@ -11,6 +11,7 @@ from flow import ROOT
 
 
 @pytest.mark.cold
+@pytest.mark.timeout(1200)
 def test_the_quick_bench_measures_every_way_and_its_exit_status_tells_whether_all_targets_are_met(tmp_path):
     words = [sys.executable, str(ROOT / "workflow/bench/run.py"), "--quick", "--results", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "workflow")}

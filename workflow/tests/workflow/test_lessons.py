@@ -14,13 +14,13 @@ NAMES = sorted(
 )  # fmt: skip
 
 
-pytestmark = pytest.mark.timeout(2500)
+pytestmark = pytest.mark.timeout(5000)
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """All lessons in one call, and the folder of their results."""
-    flow = Flow(tmp_path_factory.mktemp("lessons"), timeout=2400, cores=8)  # as the README calls them
+    flow = Flow(tmp_path_factory.mktemp("lessons"), timeout=4800, cores=8)  # as the README calls them
     return flow.run("-k", "lessons", experiments=ROOT / "experiments"), flow.folder / "results"
 
 
