@@ -81,6 +81,32 @@ def test_a_save_that_has_failed_is_told_by_the_remedy_alone(tmp_path, remedy):
     )
 
 
+LINGERS = """
+import os, time
+from takeback import probe
+from takeback.backends import xla
+from takeback.backends.xla import preemption, world
+
+xla.setup(0)
+world.ranks(2, "gloo")
+probe.restored(0)
+preemption.listen()
+preemption.leave_last()
+time.sleep(int(os.environ["RANK"]))
+"""
+
+
+def test_the_rank_with_the_coordinator_outlives_one_that_takes_its_time(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(LINGERS)
+    leg = finished(
+        Leg({"command": ["python", str(path), "{checkpoints}"], "settings": {}}, "xla_processes", 2), tmp_path
+    )
+    exits = events(leg, tmp_path, "exited")
+    assert exits.of_rank.tolist() == [1, 0]
+    assert exits.status.tolist() == [0, 0]
+
+
 def test_a_notice_to_one_process_makes_all_save_at_one_step_and_leave(tmp_path):
     words = ["python", "-m", f"{MODULE}.preemption", "--checkpoints", "{checkpoints}"]
     trainer = {"command": words, "settings": {"steps": 12, "pace": 0.25}}

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,12 +70,20 @@ def main() -> int:
             probe.digest("saved", run.step, run.state())
             files.save(run.step, run.state())
             probe.saved(run.step)
-            dist.barrier()  # rank 0 has the runtime's coordinator: it goes when all have told
+            leave_last()
             return STATUS
         time.sleep(max(0.0, began + args.pace - time.monotonic()))
     probe.finished(run.step, state=run.state())
-    dist.barrier()
+    leave_last()
     return 0
+
+
+def leave_last() -> None:
+    """Rank 0 has the runtime's coordinator, without which the runtime aborts: it returns when all others have ended."""
+    dist.barrier()
+    for peer in range(1, dist.get_world_size()) if dist.get_rank() == 0 else ():
+        with suppress(RuntimeError):  # nothing is sent: the kernel closes the connection of a process that has ended
+            dist.recv(torch.zeros(1), src=peer)
 
 
 def listen() -> None:
