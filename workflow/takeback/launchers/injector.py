@@ -17,7 +17,7 @@ from takeback.leg import ANYWHERE, victims_of
 
 TICK = 0.05  # s between two looks at the records while a fault waits; a rank that stops is seen at once
 SOON = 0.005  # the same while one waits for a step to strike at random: nobody stops there
-OVERDUE = 3  # steps after its own with which a random fault strikes at once: the run ends with the next (matrix.LATEST)
+OVERDUE = 3  # steps after its own at which victims hold themselves for a random fault: one more is left (matrix.LATEST)
 START_UP = 0.5  # s within which a run that is struck at a random instant of its start has begun its first step
 
 
@@ -32,6 +32,9 @@ def armed(planned: list[dict[str, Any]]) -> str:
             does = {"acts": fault["kind"], "with": faults.parameters(fault)} if acts(fault) else {}
             where = {name: fault[name] for name in ("id", "point", "step", "attempt")}
             waiting.append({**where, "ranks": fault.get("ranks", "all"), **does})
+        elif fault["point"] == "random" and fault["step"]:  # the run may have become faster since the instant was set
+            where = {"id": fault["id"], "point": "step", "step": fault["step"] + OVERDUE, "attempt": fault["attempt"]}
+            waiting.append({**where, "ranks": fault.get("ranks", "all")})
     return json.dumps(waiting)
 
 
@@ -152,9 +155,6 @@ class Injector:
                     self.drawn.add(fault["id"])
                     # Within two steps' time from there: in a step, in a save, between two records.
                     self._later(time.monotonic() + fault["pause"] * 2 * self._step_seconds(record), fault)
-                elif fault["id"] in self.drawn and record["step"] >= fault["step"] + OVERDUE:
-                    # The steps before were slower than these are.
-                    self._strike_unheld(fault, alive)
             return
         self.armed.discard((record["fault"], number))
         self.loose.discard(number)
@@ -172,12 +172,12 @@ class Injector:
         return (record["mono"] - (self.first_step["mono"] if steps else self.began)) / (steps or 1)
 
     def _strike_unheld(self, fault: dict[str, Any], alive: dict[int, Victim]) -> None:
-        """By the clock, or by steps, whichever comes first."""
-        self.random = [other for other in self.random if other is not fault]  # a new list: the old one is gone through
+        """By the clock, unless a victim has come to where it holds itself."""
         if fault["id"] in self.waiting:
             self._strike(fault, alive, None)
 
     def _strike(self, fault: dict[str, Any], alive: dict[int, Victim], held: dict[str, Any] | None) -> None:
+        self.random = [other for other in self.random if other is not fault]
         module = faults.get(fault["kind"])
         victims = self._victims(fault, alive, held, getattr(module, "EACH", False))
         around = self.around.get(fault["id"], Surroundings())
