@@ -28,6 +28,7 @@ SUBNET = "10.77.0"  # seen by the ranks alone
 SUPERVISOR, FIRST = 1, 11  # last number of an address: of the supervisor, of rank 0
 DISCARD = 9  # a port on which nobody listens: a host that is reached refuses, one that is not says nothing
 PATIENCE = 0.25  # s for a packet and its answer
+UNHURRIED = 5.0  # s for the same where there will be one: a busy machine must not be taken for a link that is cut
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -57,7 +58,7 @@ class Hosts(Surroundings):
     def cut(self, injection: Injection) -> None:
         """Take the links of the victims down, on the side of the bridge; what is seen of it goes into the receipt."""
         ranks = sorted({victim.node for victim in injection.victims})
-        injection.seen["answered_before"] = all(answers(address(rank)) for rank in ranks)
+        injection.seen["answered_before"] = all(answers(address(rank), UNHURRIED) for rank in ranks)
         self.put(ranks, "down")
         injection.seen["link"] = "/".join(sorted({state(link(rank)) for rank in ranks}))
 
@@ -171,10 +172,10 @@ def state(interface: str) -> str:
     return json.loads(run("ip", "-json", "link", "show", interface))[0]["operstate"].lower()
 
 
-def answers(host: str) -> bool:
+def answers(host: str, patience: float = PATIENCE) -> bool:
     """Whether a packet to an address is answered: by a refusal, since nobody listens on the port."""
     try:
-        socket.create_connection((host, DISCARD), PATIENCE).close()
+        socket.create_connection((host, DISCARD), patience).close()
     except ConnectionRefusedError:
         return True
     except OSError:

@@ -181,7 +181,7 @@ class Link(Surroundings):
 
     def look(self) -> None:
         """Whether it is reached, before anybody is told that it is to be cut."""
-        self.answered = network.answers(self.supervisor)
+        self.answered = network.answers(self.supervisor, network.UNHURRIED)
 
     def cut(self, injection: Injection) -> None:
         """Wait until the link is down: that the fault is to strike is told already, in the record before."""

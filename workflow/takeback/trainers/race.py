@@ -19,6 +19,8 @@ from takeback.trainers.settings import Settings
 from takeback.trainers.state import State
 from takeback.trainers.stores import Store
 
+PATIENCE = 60.0  # s that a rank waits for what rank 0 does
+
 
 def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group: dist.ProcessGroup) -> None:
     """Save on rank 0, load on every rank what is then the newest checkpoint, and go on from it.
@@ -32,7 +34,7 @@ def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group
     if cfg.reload in ("after", "both"):
         dist.barrier(group)
     if rank != 0:
-        time.sleep(cfg.slow / 2)  # its own clock: it comes when rank 0 is half-way, or has gone on
+        come_late(cfg, state.step, checkpoints.store)
     name = newest(checkpoints.store, cfg.find)
     state.restore(read(checkpoints.store, name)["state"], rank)
     probe.record("reloaded", step=state.step)
@@ -41,6 +43,23 @@ def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group
     if rank == 0 and cfg.prune == "yes":
         checkpoints.remove(name)
     probe.saved(state.step, state=state.collect() if probe.active() else None)
+
+
+def come_late(cfg: Settings, step: int, store: Store) -> None:
+    """Come when rank 0 is in the middle of its save, or has loaded and gone on.
+
+    Without a fence nothing orders the two but the files that are there: by its clock alone this rank might come before.
+    """
+    file, until = f"step-{step:08d}.pt", time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        if cfg.reload == "unfenced":
+            here = any(name.startswith(file) for name in store.names())  # under its name or a temporary one
+        else:
+            here = cfg.reload == "both" or cfg.prune == "no" or not store.has(file)
+        if here:
+            break
+        time.sleep(0.01)
+    time.sleep(cfg.slow / 2)
 
 
 def newest(store: Store, how: str) -> str:
