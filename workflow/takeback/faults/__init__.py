@@ -20,6 +20,8 @@ A fault module has
     trace has not struck.
 ``EACH: bool``, if true
     Each victim is struck when it comes by the point itself; else all of them with the first that does.
+``KILLS: bool``, if true
+    It kills at once: where victims are on several hosts, none of them may see the end of another before it is struck.
 ``strike(injection) -> None | Iterator[float]``
     Strike. As a generator it yields seconds to wait, and goes on after them: a notice, and the end of its grace.
 ``act(**parameters)``, if it has one

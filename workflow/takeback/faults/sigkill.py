@@ -8,6 +8,7 @@ from __future__ import annotations
 from takeback.faults import Injection
 
 ENDS_BY = [{"signal": 9}]
+KILLS = True
 
 
 def strike(injection: Injection) -> None:

@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from takeback import clock, network, objectstore
+from takeback import clock, faults, network, objectstore
 from takeback.errors import EvidenceError
 from takeback.launchers import local, on_host, reached, wire
 from takeback.launchers.host import Host
 from takeback.launchers.place import Place
 from takeback.launchers.recorder import Recorder
+from takeback.launchers.strike import Strike
 from takeback.leg import victims_of
 
 START = 60.0  # s for a host to answer
@@ -44,7 +45,7 @@ class Group:
         self.spec, self.folder, self.recorder, self.place, self.links = spec, folder, recorder, there, links
         self.bound, self.stack = bound, ExitStack()
         self.hosts: list[Host] = []
-        self.struck: set[str] = set()
+        self.strikes: dict[str, Strike] = {}
         self.has_store = spec["trainer"].get("store") == "object"
         self.beat = self.cut_until = 0.0  # s of the monotonic clock
 
@@ -230,19 +231,21 @@ class Group:
                     self.tell_others(host, within=local.SETTLE)
             case "idle":
                 host.idle = True
+        for strike in self.strikes.values():
+            strike.heard(host, record)
 
     def strike(self, name: str) -> None:
         """Let all hosts strike a fault's victims, once."""
-        if name not in self.struck:
-            self.struck.add(name)
+        if name not in self.strikes:
             fault = next(fault for fault in self.spec["faults"] if fault["id"] == name)
             victims = set(victims_of(fault, self.spec["world"]))
-            for host in self.hosts:
-                if victims & set(host.ranks):
-                    host.tell(strike=name)
+            hosts = [host for host in self.hosts if victims & set(host.ranks)]
+            self.strikes[name] = Strike(name, hosts, getattr(faults.get(fault["kind"]), "KILLS", False))
 
     def look_around(self) -> None:
-        """What no host sees by itself: that nothing can happen any more, on any of them."""
+        """What no host sees by itself: that one does not answer, that nothing can happen any more on any of them."""
+        for strike in self.strikes.values():
+            strike.go_on()
         living = [host for host in self.hosts if host.alive]
         if living and all(host.idle for host in living):
             for host in living:

@@ -206,6 +206,7 @@ class HostInjector(Injector):
         super().__init__(*given)
         #: Faults that are due, and the record of who holds itself for each.
         self.told: dict[str, dict[str, Any] | None] = {}
+        self.still: set[int] = set()  # victims that are stopped until they are struck
 
     @property
     def wait(self) -> float:
@@ -218,6 +219,17 @@ class HostInjector(Injector):
         elif fault["id"] not in self.told:
             self.told[fault["id"]] = held
             self.recorder("fault_due", attempt=self.attempt, fault=fault["id"])
+
+    def stop(self, name: str, alive: dict[int, Victim]) -> None:
+        """Stop the victims that are here, and say so: they must not see the end of others before their own."""
+        victims = self._named(self.waiting[name], alive)
+        self.still |= {victim.rank for victim in victims}
+        Injection(self.waiting[name], victims, self.folder, Surroundings(), []).stop()
+        self.recorder("victims_stopped", attempt=self.attempt, fault=name)
+
+    def _release(self, number: int, alive: dict[int, Victim]) -> None:
+        if number not in self.still:
+            super()._release(number, alive)
 
     def strike(self, name: str, alive: dict[int, Victim]) -> None:
         """Strike the victims that are here."""
@@ -240,6 +252,8 @@ class HostWatch(local.Watch):
         """Do what the supervisor says."""
         for order in self.orders.hear():
             match order:
+                case {"stop": fault}:
+                    self.injector.stop(fault, self.alive)
                 case {"strike": fault}:
                     self.injector.strike(fault, self.alive)
                 case {"within": seconds}:  # a rank elsewhere has failed

@@ -3,6 +3,7 @@
 import contextlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import signal
@@ -16,9 +17,14 @@ import psutil
 import pytest
 from away import running_hosts
 from launch import events, fault, losses, run, script, wait_for
-from takeback import leftovers, pool_client
+from takeback import evidence, leftovers, pool_client
+from takeback.checkers import fault as checker
+from takeback.checkers.case import LegView
 from takeback.experiment import REFERENCE
+from takeback.faults import Victim
 from takeback.launchers import on_host, sshd
+from takeback.launchers.process import is_stopped
+from takeback.launchers.recorder import Recorder
 from takeback.leg import Leg
 
 pytestmark = pytest.mark.skipif(sshd.unavailable() is not None, reason=f"needs root and sshd: {sshd.unavailable()}")
@@ -44,6 +50,32 @@ from takeback import probe
 probe.restored(0)
 while not Path("checkpoints/go").exists():
     time.sleep(0.01)
+"""
+# Two ranks with a connection between them: one comes by step 3 when it may, the other ends as soon as it sees its end.
+PEERS = """
+import os, socket, sys, time
+from pathlib import Path
+from takeback import probe
+probe.restored(0)
+port = Path("checkpoints/port")
+if os.environ["RANK"] == "0":
+    listening = socket.create_server((os.environ["MASTER_ADDR"], 0))
+    port.with_name("new").write_text(str(listening.getsockname()[1]))
+    port.with_name("new").rename(port)
+    other, _ = listening.accept()
+else:
+    while not port.exists():
+        time.sleep(0.01)
+    other = socket.create_connection((os.environ["MASTER_ADDR"], int(port.read_text())))
+port.with_name("met" + os.environ["RANK"]).touch()
+if os.environ["RANK"] == "{late}":
+    other.recv(1)
+    sys.exit(1)
+while not Path("checkpoints/go").exists():
+    time.sleep(0.01)
+for step in range(1, 4):
+    probe.step(step, 1.0 / step, samples=[step])
+time.sleep(600)
 """
 
 
@@ -317,6 +349,43 @@ def test_a_host_that_is_lost_on_the_way_is_named_and_the_others_go_on(away, tmp_
     lost = events(leg, tmp_path, "error")
     assert (lost.type.item(), lost.text.item()[:17]) == ("LostHost", "host 10.77.0.12: ")
     assert events(leg, tmp_path, "exited").set_index("of_rank").status.to_dict() == {0: 0}
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_where_one_host_hears_late_of_a_kill_its_victim_has_not_seen_the_end_of_the_other(away, tmp_path, late):
+    leg = script(tmp_path, PEERS.format(late=late), faults=(fault(3, "all"),), launcher=HOSTS)
+    with running(away, leg, tmp_path) as asked:
+        folder = tmp_path / leg.id
+        wait_for(lambda: all((folder / f"checkpoints/met{rank}").exists() for rank in (0, 1)), 30)
+        own = folder / f"records/host-{late}.jsonl"
+        launched = wait_for(lambda: own.exists() and own.read_text(), 30)
+        host = psutil.Process(json.loads(launched.splitlines()[0])["pid"])
+        host.suspend()
+        (folder / "checkpoints/go").touch()
+        time.sleep(1.0)
+        host.resume()
+        assert asked.wait(30) == 0
+    exits = events(leg, tmp_path, "exited").set_index("of_rank").sort_index()
+    assert exits[["signal", "by"]].to_numpy().tolist() == [[signal.SIGKILL, "fault"]] * 2
+    assert checker._struck(LegView(evidence.read(tmp_path, leg.id))).sentence == ""
+    told = events(leg, tmp_path).query("kind in ['fault_due', 'victims_stopped', 'fault_fired']").kind.tolist()
+    assert told == ["fault_due", "victims_stopped", "fault_fired", "fault_fired"]
+
+
+def test_a_victim_that_is_stopped_until_its_strike_is_not_let_go_for_a_fault_that_it_came_too_late_for(tmp_path):
+    with subprocess.Popen(["sleep", "60"]) as victim:
+        alive = {1: Victim(1, victim.pid, os.pidfd_open(victim.pid))}
+        recorder = Recorder(tmp_path / "records", "host-0")
+        injector = on_host.HostInjector([fault(3, [1])], tmp_path, 2, {}, recorder, 0)
+        injector.loose.add(1)
+        try:
+            injector.stop("0", alive)
+            injector.look(alive)
+            assert is_stopped(victim.pid)
+            injector.strike("0", alive)
+            assert victim.wait(10) == -signal.SIGKILL
+        finally:
+            victim.kill()
 
 
 def test_a_host_that_hears_nothing_ends_by_itself():
