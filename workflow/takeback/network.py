@@ -118,21 +118,26 @@ def surround(fault: dict[str, Any], folder: Path, world: int) -> Iterator[Hosts]
 
 
 def take_own_ports() -> None:
-    """From now on the calling thread and what it starts have this machine's IPv4 addresses, and nobody else's ports.
+    """From now on the calling thread and what it starts have this machine's IPv4 addresses to themselves.
+
+    All ports there are theirs, and nobody else is reached, on this machine or elsewhere.
 
     Where that can't be had (it takes root), or only a server elsewhere knows this machine by its name, nothing changes:
     the ports are everybody's, as they are for any program.
     """
-    told = [one for all_of_it in psutil.net_if_addrs().values() for one in all_of_it]
-    addresses = [one.address for one in told if one.family == socket.AF_INET and not one.address.startswith("127.")]
     if unavailable():
         return
+    told = [one for all_of_it in psutil.net_if_addrs().values() for one in all_of_it if one.family == socket.AF_INET]
+    addresses = {one.address for one in told}
     with contextlib.ExitStack() as stack:
         outside = here(stack)
         unshare(stack)
         try:
-            ip("link set lo up", *(f"addr add {address}/32 dev lo" for address in addresses))
-            socket.gethostbyname(socket.gethostname())
+            others = (address for address in addresses if not address.startswith("127."))
+            ip("link set lo up", *(f"addr add {address}/32 dev lo" for address in others))
+            named = socket.gethostbyname(socket.gethostname())
+            if named not in addresses and not named.startswith("127."):
+                raise OSError(f"{named} is no address of this machine")
         except OSError:
             enter(outside)
 

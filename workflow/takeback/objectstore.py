@@ -30,7 +30,7 @@ from takeback.launchers import process
 LOOPBACK = "127.0.0.1"
 BUCKET = "checkpoints"
 ACCOUNT = KEY = "takeback"  # no secret: the server is reached from this machine alone, and ends with the leg
-START = 120.0  # s until it listens
+START = 50.0  # s until it listens; hosts that hear nothing for a minute believe that nobody is there
 SERVICES = ("account", "container", "object")
 #: ``swift.conf``: where an object lies depends on the affixes, so they are the same for ever.
 SHARED = f"[swift-hash]\nswift_hash_path_prefix = {ACCOUNT}\nswift_hash_path_suffix = {ACCOUNT}\n"
@@ -95,7 +95,8 @@ def serve(folder: Path, host: str = LOOPBACK) -> Iterator[dict[str, str]]:
         ready, _, _ = select.select([server.stdout], [], [], START)
         port = server.stdout.readline().strip() if ready else ""
         if not port:
-            server.kill()
+            if not ready:
+                server.kill()
             raise EvidenceError(f"the object server of {folder} did not start: status {server.wait()}")
         yield {
             "AWS_ENDPOINT_URL_S3": f"http://{host}:{port}",

@@ -180,10 +180,10 @@ def answer(connection: socket.socket, version: list[str], pool: int) -> int:
     except (OSError, ValueError, KeyError, TypeError):
         serves = False
     connection.sendall(b"started\n" if serves else b"cold\n")
-    connection.settimeout(None)
     # The client may have lost its patience, and be at work in the same folder by now: it must say that it waits.
     if not serves or lines.readline() != "go\n":
         return 0
+    connection.settimeout(None)
     for number, descriptor in zip((1, 2), descriptors, strict=True):
         os.dup2(descriptor, number)
         os.close(descriptor)

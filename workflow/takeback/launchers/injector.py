@@ -32,10 +32,15 @@ def armed(planned: list[dict[str, Any]]) -> str:
             does = {"acts": fault["kind"], "with": faults.parameters(fault)} if acts(fault) else {}
             where = {name: fault[name] for name in ("id", "point", "step", "attempt")}
             waiting.append({**where, "ranks": fault.get("ranks", "all"), **does})
-        elif fault["point"] == "random" and fault["step"]:  # the run may have become faster since the instant was set
+        elif holds(fault):  # the run may have become faster since the instant was set
             where = {"id": fault["id"], "point": "step", "step": fault["step"] + OVERDUE, "attempt": fault["attempt"]}
             waiting.append({**where, "ranks": fault.get("ranks", "all")})
     return json.dumps(waiting)
+
+
+def holds(fault: dict[str, Any]) -> bool:
+    """Whether victims hold themselves for it somewhere: for a random one where it is overdue."""
+    return fault["point"] not in ANYWHERE or bool(fault["point"] == "random" and fault["step"])
 
 
 def acts(fault: dict[str, Any]) -> bool:
@@ -110,8 +115,7 @@ class Injector:
         return min(waits, default=None)
 
     def _all_armed(self, planned: list[dict[str, Any]]) -> set[tuple[str, int]]:
-        there = [fault for fault in planned if fault["point"] not in ANYWHERE]
-        return {(fault["id"], rank) for fault in there for rank in victims_of(fault, self.world)}
+        return {(fault["id"], rank) for fault in filter(holds, planned) for rank in victims_of(fault, self.world)}
 
     def look(self, alive: dict[int, Victim]) -> None:
         """Strike what is due; ``alive`` are the ranks that have not ended, by number."""

@@ -1,4 +1,4 @@
-"""A free port; ``python -m takeback.launchers.ports`` prints one."""
+"""A free port; ``python -m takeback.launchers.ports`` prints one, which then nobody holds."""
 
 from __future__ import annotations
 

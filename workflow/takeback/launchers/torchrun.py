@@ -30,6 +30,8 @@ from takeback.launchers.watch import Watched, at
 
 #: ``nproc``: ranks a node, 0: all on one. ``nnodes``: MIN:MAX; as many as there are, if empty. ``rdzv``: static (what
 #: torchrun takes if nothing is said), c10d or standalone; of several nodes c10d. ``rdzv_conf``: KEY=VALUE,…
+#: ``ports``: own, of a network of their own. torchrun looks for a free port and lets go of it
+#: (elastic.utils.distributed.get_free_port); rank 0 listens there seconds later, if no other run has been given it.
 PARAMETERS = {
     "max_restarts": 0,
     "nproc": 0,
@@ -38,8 +40,9 @@ PARAMETERS = {
     "rdzv": "c10d",
     "rdzv_conf": "",
     "shutdown_timeout": 30,
+    "ports": "shared",
 }
-CHOICES = {"rdzv": ["c10d", "static", "standalone"]}
+CHOICES = {"rdzv": ["c10d", "static", "standalone"], "ports": ["shared", "own"]}
 VICTIMS = ["ranks", "agents", "nodes"]
 RESTARTS = True
 #: So that agents tell what they do.
@@ -59,9 +62,8 @@ def launch(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, b
 
 def run(spec: dict[str, Any], folder: Path, root: Path, recorder: Recorder, bound: Sequence[int]) -> None:
     """Start the agents, watch until all processes have ended, and record what became of them."""
-    # torchrun looks for a free port and lets go of it (elastic.utils.distributed.get_free_port); its rank 0 listens
-    # there seconds later, which fails if another run on this machine has been given it meanwhile.
-    network.take_own_ports()
+    if launchers.parameters(spec["launcher"])["ports"] == "own":
+        network.take_own_ports()
     with ExitStack() as stack:
         nodes = spec["world"] // (launchers.parameters(spec["launcher"])["nproc"] or spec["world"])
         around = surroundings({**spec, "world": nodes}, folder, stack)

@@ -19,7 +19,7 @@ from takeback.trainers.settings import Settings
 from takeback.trainers.state import State
 from takeback.trainers.stores import Store
 
-PATIENCE = 60.0  # s that a rank waits for what rank 0 does
+LATEST = 60.0  # s after which a rank comes anyway
 
 
 def save_and_reload(cfg: Settings, state: State, checkpoints: Checkpoints, group: dist.ProcessGroup) -> None:
@@ -49,8 +49,9 @@ def come_late(cfg: Settings, step: int, store: Store) -> None:
     """Come when rank 0 is in the middle of its save, or has loaded and gone on.
 
     Without a fence nothing orders the two but the files that are there: by its clock alone this rank might come before.
+    An object store shows none before it is whole: there it comes after the save.
     """
-    file, until = f"step-{step:08d}.pt", time.monotonic() + PATIENCE
+    file, until = f"step-{step:08d}.pt", time.monotonic() + LATEST
     while time.monotonic() < until:
         if cfg.reload == "unfenced":
             here = any(name.startswith(file) for name in store.names())  # under its name or a temporary one

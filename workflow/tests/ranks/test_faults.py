@@ -7,14 +7,15 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from launch import events, losses, run
 from takeback import evidence, faults, pool_client
 from takeback.checkers import fault as checker
 from takeback.checkers.case import LegView
-from takeback.faults import Injection, Surroundings, Victim
-from takeback.launchers import process
+from takeback.faults import Injection, Surroundings, Victim, spot_notice
+from takeback.launchers import ports, process
 from takeback.leg import Leg
 
 LOOP = """
@@ -85,6 +86,10 @@ probe.restored(0)"""
     assert flaw_of(tmp_path, leg.id) == ""
 
 
+def test_a_metadata_server_that_does_not_answer_is_no_proof():
+    assert not spot_notice.answers(SimpleNamespace(cloud="gce", port=ports.free_port()))  # held, and nobody listens
+
+
 @pytest.fixture(scope="module")
 def unstruck(script, tmp_path_factory):
     """Legs in which each fault is planned and does nothing."""
@@ -117,6 +122,13 @@ def test_a_random_fault_strikes_before_a_run_ends_that_has_become_faster(script,
     assert run(leg, tmp_path).returncode == 0
     assert flaw_of(tmp_path, leg.id) == ""
     assert losses(leg, tmp_path).step.max() == 7
+
+
+def test_a_random_fault_that_has_struck_holds_nobody_up_when_it_would_be_overdue(script, tmp_path):
+    leg = planned("pause", {"seconds": 0.01}, script=script, sleeps=0.5, point="random", pause=0.0)
+    assert run(leg, tmp_path).returncode == 0
+    assert events(leg, tmp_path, "exited").status.item() == 0
+    assert events(leg, tmp_path, "held").step.tolist() == [7]
 
 
 def test_a_rank_that_comes_by_after_its_fault_has_struck_goes_on(script, tmp_path):

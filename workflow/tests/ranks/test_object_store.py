@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -369,6 +370,16 @@ def test_a_server_that_can_not_start_is_an_error(tmp_path):
         pytest.raises(objectstore.EvidenceError, match="did not start"),
         objectstore.serve(tmp_path / "file" / "checkpoints"),
     ):
+        pass
+
+
+def test_a_server_that_says_nothing_is_an_error_in_time(tmp_path, monkeypatch):
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 20\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(objectstore, "sys", SimpleNamespace(executable=str(silent)))
+    monkeypatch.setattr(objectstore, "START", 0.1)
+    with pytest.raises(objectstore.EvidenceError, match="did not start: status -9"), objectstore.serve(tmp_path):
         pass
 
 

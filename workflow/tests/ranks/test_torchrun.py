@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -53,6 +54,7 @@ def planned(kind="sigkill", number=0, **more):
 
 def torchrun(tmp_path, *faults, steps=6, pause=0.01, text=LOOP, world=2, deadline=240.0, **given):
     # In the shared store a newcomer waits for an address that the others have told in an earlier round (torch 2.13).
+    given = {"ports": "own"} | given
     launcher = {"kind": "torchrun", "with": given, "environment": {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}}
     text = text.replace("{steps}", str(steps)).replace("{pause}", str(pause)).replace("{lost}", "pass")
     return script(tmp_path, text, world, faults=faults, launcher=launcher, deadline=deadline)
@@ -84,13 +86,34 @@ def test_all_are_started_again_as_often_as_allowed_and_not_once_more(thrice):
 
 
 @pytest.mark.skipif(network.unavailable() is not None, reason=f"needs root: {network.unavailable()}")
-def test_no_other_run_can_take_the_ports_that_torchrun_found_free(tmp_path):
-    text = "import os, psutil\nprint(os.readlink('/proc/self/ns/net'), *psutil.net_if_addrs(), file=open('told', 'w'))"
-    leg = torchrun(tmp_path, text=text, world=1)
+@pytest.mark.parametrize("ports", ["own", "shared"])
+def test_no_other_run_can_take_the_ports_that_torchrun_found_free_if_it_has_its_own(tmp_path, ports):
+    text = "import os\nprint(os.readlink('/proc/self/ns/net'), file=open('told', 'w'))"
+    leg = torchrun(tmp_path, text=text, world=1, ports=ports)
     assert run(leg, tmp_path).returncode == 0
-    namespace, *interfaces = (tmp_path / leg.id / "told").read_text().split()
-    assert namespace != os.readlink("/proc/self/ns/net")
-    assert interfaces == ["lo"]
+    is_ours = (tmp_path / leg.id / "told").read_text().strip() == os.readlink("/proc/self/ns/net")
+    assert is_ours is (ports == "shared")
+
+
+UNNAMED = """
+import os, socket, sys
+from takeback import network
+def resolve(name):
+    if sys.argv[1] == "unknown":
+        raise socket.gaierror("no such name")
+    return sys.argv[1]
+socket.gethostbyname = resolve
+before = os.readlink("/proc/thread-self/ns/net")
+network.take_own_ports()
+print(os.readlink("/proc/thread-self/ns/net") == before)
+"""
+
+
+@pytest.mark.skipif(network.unavailable() is not None, reason=f"needs root: {network.unavailable()}")
+@pytest.mark.parametrize(("name", "stays"), [("unknown", True), ("198.51.100.1", True), ("127.0.1.1", False)])
+def test_a_machine_that_is_not_known_by_its_name_without_a_network_keeps_its_own(name, stays):
+    told = subprocess.run([sys.executable, "-c", UNNAMED, name], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == str(stays)
 
 
 def test_each_attempt_is_struck_by_its_own_fault_alone(thrice):

@@ -16,6 +16,15 @@ class FakeHost:
         self.said.append((self.name, *order.items()))
 
 
+def test_a_rank_that_has_held_itself_and_ended_before_the_order_came_is_let_go_no_more(tmp_path):
+    fault = {"id": "0", "kind": "sigkill", "ranks": "all", "point": "step", "step": 3, "attempt": 0}
+    told = []
+    injector = on_host.HostInjector([fault], tmp_path, 2, {}, lambda kind, **_: told.append(kind), 0)
+    injector.told["0"] = {"number": 1, "rank": 1, "pid": 0, "step": 3}
+    injector.strike("0", {})
+    assert told == ["fault_armed", "fault_fired"]
+
+
 @pytest.fixture
 def said():
     return []
