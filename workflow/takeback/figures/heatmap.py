@@ -5,6 +5,7 @@ A field that holds several cells shows them as shares, so that ten cells and ten
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from takeback.figures import fields, style
 
 ROOM = 4  # rows beside which their label has room; the page says it too
 WIDEST, CONTROLS, LEGEND, LABELS = 10.4, 5.9, 0.4, 0.75  # inches: all panels, controls, legend, labels of rows
+LETTER, LINE = 0.095, 0.17  # inches of a title
 _NAMES = list(style.VERDICTS)
 
 
@@ -32,6 +34,7 @@ def heatmap(experiment: Any, verdicts: pd.DataFrame, out: Path) -> Path:
     matrix, controls = verdicts[verdicts.control.isna()], verdicts[verdicts.control.notna()]
     axes = dict.fromkeys(axis for cell in experiment.cells for axis in cell.axes)
     panels = list(fields.place(matrix, axes).groupby("panel", sort=False)) if len(matrix) else []
+    panels = [(textwrap.fill(name, int(WIDEST / LETTER) - 4), cells) for name, cells in panels]
     figure, axes_of_panels, axis_of_controls = _layout(panels, controls)
     for (name, cells), axis in zip(panels, axes_of_panels, strict=True):
         _panel(axis, cells, name, first=axis is axes_of_panels[0])
@@ -52,12 +55,14 @@ def _layout(panels: list[tuple[str, pd.DataFrame]], controls: pd.DataFrame) -> t
         columns = cells.column.nunique()
         inner = columns * (0.62 if columns <= 6 else 0.44), cells.row.nunique() * 0.36
         under = 0.95 + 0.13 * cells.column.str.contains(".", regex=False).any()  # a line more: see _panel
-        wide, high = max(LABELS + inner[0], len(name) * 0.095) + 0.25, inner[1] + under
+        lines = name.split("\n")
+        above = 0.25 + LINE * (len(lines) - 1)
+        wide, high = max(LABELS + inner[0], max(map(len, lines)) * LETTER) + 0.25, inner[1] + under + above - 0.25
         if not boxes or below + high > height + 0.01:  # no room in this column
             left, below = right, shelf
         if left and left + wide > WIDEST:
             left, right, shelf, below = 0.0, 0.0, height, height
-        boxes.append((left + LABELS, below + 0.25, *inner))
+        boxes.append((left + LABELS, below + above, *inner))
         below += high
         right, height = max(right, left + wide), max(height, below)
         width = max(width, right)

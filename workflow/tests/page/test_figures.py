@@ -7,7 +7,7 @@ import pytest
 import synthetic
 import synthetic_legs
 from takeback.figures import fields, style
-from takeback.figures.heatmap import heatmap
+from takeback.figures.heatmap import WIDEST, heatmap
 from takeback.figures.overlay import overlay
 
 
@@ -67,6 +67,15 @@ def test_cells_that_share_a_field_are_counted_and_a_single_bad_one_stays_visible
     heights = [[float(y) for y in re.findall(r"[ML] \S+ (\S+)", shape)] for shape in shapes]
     assert len(heights) == 2  # in the legend and in the field
     assert min(max(ys) - min(ys) for ys in heights) > 8  # points: high enough for its text
+
+
+def test_a_long_name_of_a_panel_stands_in_lines_and_makes_the_figure_no_wider(tmp_path):
+    long = tuple("-".join([f"torchrun{n}", *(f"parameter{m}=value" for m in range(14))]) for n in range(2))
+    asked = synthetic.experiment(worlds=(1,), kills=((2, "step"),), controls=False, launcher=long)
+    path = heatmap(asked, synthetic.verdicts(asked), tmp_path / "h.svg")
+    assert float(re.search(r'width="([\d.]+)pt"', path.read_text())[1]) <= 72 * WIDEST
+    for value in long:
+        assert value.replace("-", "") in "".join(texts(path)).replace("-", "").replace(" ", "")
 
 
 def test_many_kill_steps_become_ranges_and_many_worlds_rows_of_their_first_world(tmp_path):
