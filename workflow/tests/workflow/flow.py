@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -95,9 +97,11 @@ class Flow:
     def start(self, *targets: str, **config: object) -> subprocess.Popen:
         """A call of its own process group, as at a terminal; its output goes to ``out.txt``."""
         with (self.folder / "out.txt").open("ab") as out:
+            as_at_a_terminal = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # in the background it is ignored
             return subprocess.Popen(
-                self.words(*targets, **config), stdout=out, stderr=out, env=self.environment, start_new_session=True
-            )
+                self.words(*targets, **config), stdout=out, stderr=out, env=self.environment, start_new_session=True,
+                preexec_fn=as_at_a_terminal,
+            )  # fmt: skip
 
     def legs(self) -> set[str]:
         """Ids of the legs whose evidence is there."""
