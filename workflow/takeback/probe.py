@@ -26,6 +26,7 @@ import os
 import signal
 import struct
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -231,7 +232,8 @@ def point(name: str, step: int | None = None) -> None:
         if fault["point"] == name and fault["step"] in (None, step):
             _armed.remove(fault)
             record("held", point=name, step=step, fault=fault["id"])
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # To this thread: of a process as a whole another thread is told, and this one goes on until it has heard.
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
             if "acts" in fault:  # what a process can only do to itself
                 importlib.import_module(f"takeback.faults.{fault['acts']}").act(**fault["with"])
 

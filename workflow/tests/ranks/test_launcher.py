@@ -213,6 +213,9 @@ WORKERS = """
 import os, subprocess, sys, time
 if os.environ["RANK"] == "0":
     subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"], start_new_session=True)
+    open("started", "w").close()
+while not os.path.exists("started"):  # the first rank that comes to the step has both killed
+    time.sleep(0.01)
 from takeback import probe
 probe.restored(0)
 probe.step(1, 1.0)
