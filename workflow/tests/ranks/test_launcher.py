@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import psutil
 import pytest
@@ -238,7 +239,9 @@ def pausing():
 
 
 def start(leg, runs, *more):
-    process = subprocess.Popen(command_of(leg, runs, *more), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    hears = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what runs in the background ignores it
+    process = subprocess.Popen(command_of(leg, runs, *more), **silent, preexec_fn=hears)
     return psutil.Process(process.pid), process
 
 
