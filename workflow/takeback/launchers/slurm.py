@@ -44,6 +44,7 @@ unavailable = slurm.unavailable
 
 REQUEUE_WAIT = 5  # s that a requeued job waits at least; 120 in a Slurm whose cred_expire nobody sets
 LOOK = 0.5  # s between two questions for the state of the job while no rank is there
+ANSWER = 10.0  # s for slurmctld to say what became of a request; a job that ended by itself gets no word
 #: States of a job that will run, again or still (squeue(1), JOB STATE CODES).
 GOES_ON = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "RESIZING", "SUSPENDED")
 SCRIPT = """\
@@ -102,6 +103,7 @@ class Job(Watched):
         """As of the base, on a running ``cluster``."""
         super().__init__(*given)
         self.cluster, self.number, self.asked = cluster, "", 0.0
+        self.answer_by = 0.0  # s of the monotonic clock: until then slurmctld is to say what a fault has asked for
         self.words = rank.placed(command(self.spec, self.folder), self.root)
 
     def submit(self, max_restarts: int) -> None:
@@ -139,10 +141,13 @@ class Job(Watched):
         """
         before, earlier = len(self.told(word)), self._preempted()
         self.cluster.client(*client)
+        self.answer_by = time.monotonic() + ANSWER
         while not (lines := self.told(word, after=before)):
             if (when := self._preempted()) not in (earlier, "None"):
-                return f"PreemptTime={when}"
+                lines = [f"PreemptTime={when}"]
+                break
             yield 0.2
+        self.answer_by = 0.0
         return lines[-1]
 
     def _preempted(self) -> str:
@@ -160,7 +165,7 @@ class Job(Watched):
                 self.processes[worker.pid] = worker
 
     def is_over(self) -> bool:
-        if time.monotonic() < self.asked + LOOK:
+        if time.monotonic() < max(self.asked + LOOK, self.answer_by):  # a job may end before its receipt is read
             return False
         self.asked = time.monotonic()
         return self.cluster.job(self.number)["JobState"] not in GOES_ON

@@ -1,9 +1,11 @@
 """What Slurm's daemons say, in lines of Slurm 22.05."""
 
 from datetime import datetime
+from types import SimpleNamespace
 
 import pytest
 from takeback.launchers import slurm_log
+from takeback.launchers.slurm import Job
 
 SLURMD = """\
 [2026-11-30T06:54:32.909] launch task StepId=7.0 request from UID:0 GID:0 HOST:127.0.0.1 PORT:48866
@@ -58,3 +60,18 @@ def test_other_jobs_are_passed_over(log):
 
 def test_no_log_tells_nothing(tmp_path):
     assert slurm_log.tasks(tmp_path / "none", "7", 0) == []
+
+
+def test_a_job_that_has_ended_is_not_over_before_the_receipt_of_its_fault_is_read(tmp_path):
+    job = Job.__new__(Job)
+    cluster = {"client": lambda *_: "2", "job": lambda _: {"JobState": "PREEMPTED"}, "folder": tmp_path}
+    job.cluster, job.number, job.asked, job.answer_by = SimpleNamespace(**cluster), "1", 0.0, 0.0
+    job.spec = {"launcher": "slurm"}
+    asking = job.asked_to_go("preempted", "sbatch")
+    assert next(asking) < 1
+    assert not job.is_over()
+    line = "preempted JobId=1 has been killed to reclaim resources for JobId=2"
+    (tmp_path / "slurmctld.log").write_text(f"[2026-01-01T00:00:00.000] {line}\n")
+    with pytest.raises(StopIteration, match=line):
+        next(asking)
+    assert job.is_over()
